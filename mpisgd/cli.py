@@ -1,0 +1,81 @@
+"""The command line: finds the command, sets up its process, turns mistakes into one line."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from mpisgd import __version__
+from mpisgd.errors import UsageError
+
+COMMANDS = {
+    "demo": ("mpisgd.demo", "train three algorithms on real digits on 4 ranks and compare them"),
+    "train": ("mpisgd.train", "train a model; run under mpiexec, or with --virtual"),
+    "bench": ("mpisgd.bench", "measure all-reduces; run under mpiexec"),
+    "verify": ("mpisgd.verify", "check all-reduce schedules symbolically"),
+    "report": ("mpisgd.report.command", "compare result files"),
+}
+
+BLAS_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code: 0, or 2 for a user's mistake."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    _limit_blas_threads(words)
+    parser, command = _parser(words)
+    arguments = parser.parse_args(words)
+    if command is None:
+        parser.print_help()
+        return 0
+    try:
+        return int(command.run(arguments) or 0)
+    except UsageError as mistake:
+        print(f"mpisgd {arguments.command}: error: {mistake}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser(words: Sequence[str]):
+    """The parser, and the module of the command in `words`: only that one is imported."""
+    parser = Parser(prog="mpisgd", description="Distributed SGD on MPI, measured.")
+    parser.add_argument("--version", action="version", version=f"mpisgd {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    named = next((word for word in words if not word.startswith("-")), None)
+    command = None
+    for name, (module, summary) in COMMANDS.items():
+        sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        if name == named:
+            command = import_module(module)
+            command.add_arguments(sub)
+    return parser, command
+
+
+def _limit_blas_threads(words: Sequence[str]) -> None:
+    """One BLAS thread a rank unless `--blas-threads N`: the count changes bits and timings."""
+    threads = "1"
+    for i, word in enumerate(words):
+        if word.startswith("--blas-threads="):
+            threads = word.partition("=")[2]
+        elif word == "--blas-threads" and i + 1 < len(words):
+            threads = words[i + 1]
+    if threads.isdigit() and int(threads) > 0:
+        for variable in BLAS_VARIABLES:
+            os.environ[variable] = threads

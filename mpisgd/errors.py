@@ -1,0 +1,27 @@
+"""What a user can get wrong: one line that says where, what was given and what is allowed."""
+
+
+class UsageError(ValueError):
+    """A user's mistake. The command line prints it as one line and exits with code 2."""
+
+    def __init__(self, place: str, value: object = None, allowed: str = ""):
+        """`place`: the option, key or file; `value`: what was given; `allowed`: the remedy."""
+        given = "" if value is None else f" {_shown(value)}"
+        remedy = f": {allowed}" if allowed else ""
+        super().__init__(f"{place}{given}{remedy}")
+
+
+class MissingExtra(UsageError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, purpose: str, extra: str):
+        super().__init__(
+            f"{purpose} needs {package}", None, f"install it with: pip install 'mpisgd[{extra}]'"
+        )
+
+
+def _shown(value: object) -> str:
+    """`value` on one line, short enough to read."""
+    text = repr(value) if isinstance(value, str) else str(value)
+    text = " ".join(text.split())
+    return text if len(text) <= 200 else text[:197] + "..."
