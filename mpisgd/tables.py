@@ -38,9 +38,7 @@ def _text(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [[c.key for c in columns]]
     cells += [[_cell(row.get(c.key), c.form) for c in columns] for row in rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    numeric = [
-        any(isinstance(row.get(c.key), int | float) for row in rows) for c in columns
-    ]
+    numeric = [any(isinstance(row.get(c.key), int | float) for row in rows) for c in columns]
     lines = [
         "  ".join(
             text.rjust(width) if right else text.ljust(width)

@@ -1,0 +1,180 @@
+"""From one rank's program to phases: messages become persistent requests, sums become work."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from allreduce.arrays import HOST, Device, Host
+from allreduce.errors import AllreduceError
+from allreduce.phases import Exchange, Peer, Phase, Work
+from allreduce.schedule import Message, Schedule, Step, bounds
+
+TAGS_PER_PLAN = 256  # MPI promises 32,767 tags: 127 plans at once
+
+
+def lower(
+    comm: Any,
+    schedule: Schedule,
+    target: Any,
+    memory: Host,
+    tag: int,
+    chunks: int,
+    mean: bool,
+    cuda_aware: bool,
+) -> list[Phase]:
+    """The phases by which this rank reduces `target` (1-D, in place) on `comm`."""
+    edges = bounds(target.size, schedule.segments).tolist()
+    steps = schedule.program(comm.Get_rank())
+    staged = isinstance(memory, Device) and not cuda_aware
+    make = _StagedMessages if staged else _DirectMessages
+    messages = make(comm, target, memory, edges, steps, tag, chunks)
+    phases: list[Phase] = []
+    if isinstance(memory, Device):
+        phases.append(Work(memory, []))  # MPI must not read before the stream has written
+    for step in steps:
+        phases += messages.phases(step)
+    if mean and target.size:
+        phases.append(Work(memory, [partial(memory.divide, target, schedule.size)]))
+    return phases
+
+
+class _DirectMessages:
+    """Messages straight from and to the array's own memory; sums come through scratch."""
+
+    def __init__(self, comm, target, memory, edges, steps, tag, chunks):
+        self.comm, self.target, self.memory = comm, target, memory
+        self.edges, self.tag, self.chunks = edges, tag, chunks
+        sizes = [sum(self._count(m) for m in self._incoming(step)) for step in steps]
+        self.scratch = self._scratch(max(sizes, default=0))
+
+    def phases(self, step: Step) -> list[Phase]:
+        """Exchange, then add what came through scratch."""
+        requests: list[Any] = []
+        peers: list[Peer] = []
+        operations, used = [], 0
+        for receive in step.receives:
+            where = landing = self._span(receive)
+            if receive.reduce:
+                landing = self.scratch[used : used + self._count(receive)]
+                used += self._count(receive)
+                operations.append(partial(self.memory.add, where, landing))
+            self._request(requests, peers, step.round, receive, landing, "receive from")
+        for send in step.sends:
+            self._request(requests, peers, step.round, send, self._span(send), "send to")
+        if not requests:
+            return []
+        if self.memory is HOST:
+            return [Exchange(requests, peers, operations)]
+        return [Exchange(requests, peers), Work(self.memory, operations)]
+
+    def _incoming(self, step: Step) -> list[Message]:
+        """The messages of a step that need scratch."""
+        return [message for message in step.receives if message.reduce]
+
+    def _scratch(self, count: int) -> Any:
+        return self.memory.empty(count, self.target.dtype)
+
+    def _count(self, message: Message) -> int:
+        return self.edges[message.high] - self.edges[message.low]
+
+    def _span(self, message: Message) -> Any:
+        return self.target[self.edges[message.low] : self.edges[message.high]]
+
+    def _request(self, requests, peers, number, message: Message, span: Any, action: str) -> None:
+        """One persistent request a chunk. Both ends skip what is empty."""
+        make = self.comm.Send_init if action == "send to" else self.comm.Recv_init
+        memory = self.memory if hasattr(span, "__cuda_array_interface__") else HOST
+        cuts = bounds(span.size, min(self.chunks, span.size) or 1).tolist()
+        for chunk, (low, high) in enumerate(zip(cuts, cuts[1:], strict=False)):
+            offset = message.tag * self.chunks + chunk
+            if offset >= TAGS_PER_PLAN:
+                raise AllreduceError(
+                    f"{self.chunks} chunks need more than {TAGS_PER_PLAN} tags a round"
+                )
+            if low < high:
+                octets = memory.octets(span[low:high])
+                requests.append(make(octets, message.peer, self.tag + offset))
+                peers.append(Peer(action, message.peer, number, octets.size))
+
+
+class _StagedMessages(_DirectMessages):
+    """Messages through pinned host memory, for an MPI that does not know devices."""
+
+    def __init__(self, comm, target, memory, edges, steps, tag, chunks):
+        super().__init__(comm, target, memory, edges, steps, tag, chunks)
+        outgoing = [sum(self._count(m) for m in step.sends) for step in steps]
+        self.outgoing = memory.pinned(max(outgoing, default=0), target.dtype)
+        self.landed = memory.empty(self.scratch.size, target.dtype)
+
+    def phases(self, step: Step) -> list[Phase]:
+        """Copy out, exchange, copy in and add; the stream keeps the copies in order."""
+        requests: list[Any] = []
+        peers: list[Peer] = []
+        copies_out, copies_in, used = [], [], 0
+        for receive in step.receives:
+            share = slice(used, used + self._count(receive))
+            used = share.stop
+            where, landing = self._span(receive), self.scratch[share]
+            if receive.reduce:
+                copies_in.append(partial(self.memory.to_device, self.landed[share], landing))
+                copies_in.append(partial(self.memory.add, where, self.landed[share]))
+            else:
+                copies_in.append(partial(self.memory.to_device, where, landing))
+            self._request(requests, peers, step.round, receive, landing, "receive from")
+        used = 0
+        for send in step.sends:
+            leaving = self.outgoing[used : used + self._count(send)]
+            used += self._count(send)
+            copies_out.append(partial(self.memory.to_host, leaving, self._span(send)))
+            self._request(requests, peers, step.round, send, leaving, "send to")
+        if not requests:
+            return []
+        out: list[Phase] = [Work(self.memory, copies_out)] if copies_out else []
+        return [*out, Exchange(requests, peers), Work(self.memory, copies_in)]
+
+    def _incoming(self, step: Step) -> list[Message]:
+        return list(step.receives)
+
+    def _scratch(self, count: int) -> Any:
+        return self.memory.pinned(count, self.target.dtype)
+
+
+def exchange_maxima(
+    comm: Any,
+    values: dict[str, int],
+    tag: int,
+    compare: Callable[[dict[str, int], dict[str, int]], None],
+) -> list[Phase]:
+    """Phases that hand `compare` the largest and smallest of every value over all ranks.
+
+    Maxima by dissemination: in round k, to rank + 2^k from rank - 2^k. The pattern does not
+    depend on the values, so ranks that disagree still understand one another.
+    """
+    rank, size = comm.Get_rank(), comm.Get_size()
+    names, own = list(values), np.array(list(values.values()), np.int64)
+    extremes, incoming = np.empty(2 * len(names), np.int64), np.empty(2 * len(names), np.int64)
+
+    def reset() -> None:
+        extremes[: len(names)], extremes[len(names) :] = own, -own
+
+    def finish() -> None:
+        compare(
+            dict(zip(names, extremes[: len(names)].tolist(), strict=True)),
+            dict(zip(names, (-extremes[len(names) :]).tolist(), strict=True)),
+        )
+
+    phases: list[Phase] = [Work(HOST, [reset])]
+    distance = 1
+    while distance < size:
+        to, by = (rank + distance) % size, (rank - distance) % size
+        requests = [
+            comm.Recv_init(HOST.octets(incoming), by, tag),
+            comm.Send_init(HOST.octets(extremes), to, tag),
+        ]
+        peers = [Peer("receive from", by, -1, 16), Peer("send to", to, -1, 16)]
+        keep_larger = partial(np.maximum, extremes, incoming, out=extremes)
+        phases.append(Exchange(requests, peers, [keep_larger]))
+        distance *= 2
+    return [*phases, Work(HOST, [finish])] if size > 1 else []

@@ -1,0 +1,89 @@
+"""What a plan is made of: phases that begin, and are done when their poll says so."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from allreduce.arrays import Host, Poll
+
+
+Operations = Sequence[Callable[[], None]]
+
+
+class Peer(NamedTuple):
+    """Whom a request is for, so that a stall can be explained."""
+
+    action: str  # "send to" or "receive from"
+    rank: int
+    round: int
+    octets: int
+
+
+class Exchange:
+    """The persistent requests of one step, all started at once, and what follows when all came.
+
+    Requests are started and tested one by one, receives first: at two requests that takes two
+    thirds of the time of Startall and Testall.
+    """
+
+    def __init__(self, requests: Sequence[Any], peers: Sequence[Peer], then: Operations = ()):
+        self.requests, self.peers, self.operations = list(requests), list(peers), list(then)
+        self._starts = [request.Start for request in self.requests]
+        self._tests = [request.Test for request in self.requests]
+        self._came = self._count = len(self.requests)
+
+    def begin(self) -> None:
+        self._came = 0
+        for start in self._starts:
+            start()
+
+    def done(self) -> bool:
+        tests, came, count = self._tests, self._came, self._count
+        while came < count:
+            if not tests[came]():
+                self._came = came
+                return False
+            came += 1
+        self._came = came
+        for operation in self.operations:
+            operation()
+        return True
+
+    def pending(self) -> list[Peer]:
+        """Who has not answered."""
+        waiting = range(self._came, self._count)
+        return [self.peers[i] for i in waiting if not self._tests[i]()]
+
+    def free(self) -> None:
+        """Give the requests back; MPI complains at its end about those that were not.
+
+        Only after a failure are some still active: these are cancelled.
+        """
+        for number, request in enumerate(self.requests):
+            if number >= self._came:
+                request.Cancel()
+            request.Free()
+
+
+class Work:
+    """Operations on a memory; on a device they are done when its stream has come so far."""
+
+    def __init__(self, memory: Host, operations: Operations):
+        self.memory, self.operations = memory, list(operations)
+        self._poll: Poll | None = None
+
+    def begin(self) -> None:
+        for operation in self.operations:
+            operation()
+        self._poll = self.memory.fence()
+
+    def done(self) -> bool:
+        return self._poll is None or self._poll()
+
+    def pending(self) -> list[Peer]:
+        return []
+
+    def free(self) -> None:
+        """Nothing to give back."""
+
+
+Phase = Exchange | Work

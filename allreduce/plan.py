@@ -1,0 +1,210 @@
+"""A schedule run on a communicator: persistent requests, advanced whenever somebody looks."""
+
+import os
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from allreduce import arrays
+from allreduce.errors import AllreduceError, Mismatch, ScheduleError, Stalled
+from allreduce.lowering import TAGS_PER_PLAN, exchange_maxima, lower
+from allreduce.schedule import Schedule
+
+LOOKS_PER_CLOCK = 64  # a look costs 2 us, reading the clock at each would show
+SPINS = 200  # looks before a waiting rank yields its core
+YIELDS = 2000  # looks before it sleeps instead
+
+_in_flight: set["Plan"] = set()  # MPI holds their buffers: a plan that is dropped must not go
+
+
+class Plan:
+    """One all-reduce, to be started any number of times.
+
+    `comm`: an mpi4py communicator, or anything with its Send_init and Recv_init. `source`: what
+    this rank contributes; `result`: where the sum goes (None: in place). Any C-contiguous array
+    of a dtype in arrays.DTYPES, equal on all ranks. `mean` divides by the number of ranks.
+    `tag`: plans that are in flight together on one communicator need different ones. `chunks`:
+    messages are cut in that many. `deadline`: seconds without any progress, while somebody
+    looks, before `Stalled` is raised. `cuda_aware`: whether MPI takes device memory as it is;
+    else it is staged through pinned host memory.
+
+    Raises BufferRefused, ScheduleError or AllreduceError here, with the reason; Mismatch from
+    the first `test` or `wait` after the first `start`, on every rank, if ranks differ.
+
+    All ranks end with the same bits. One thread drives one communicator.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        schedule: Schedule,
+        source: Any,
+        result: Any = None,
+        *,
+        mean: bool = False,
+        tag: int = 0,
+        chunks: int = 1,
+        deadline: float = 60.0,
+        cuda_aware: bool = False,
+    ):
+        self.name, self.deadline = schedule.name, deadline
+        self.rank, size = comm.Get_rank(), comm.Get_size()
+        if schedule.size != size:
+            raise ScheduleError(f"{schedule.name} is for {schedule.size} ranks, not {size}")
+        if chunks < 1 or tag < 0 or not deadline > 0:
+            raise AllreduceError(f"chunks {chunks}, tag {tag}, deadline {deadline}: too small")
+        self.result = source if result is None else result
+        self._source = arrays.flat(source, writable=result is None)
+        self._target = arrays.flat(self.result, writable=True)
+        self._memory = arrays.of(self._target)
+        _check_pair(self._source, self._target, mean)
+        signature = {
+            "count": self._target.size,
+            "dtype": arrays.DTYPES.index(self._target.dtype),
+            "schedule": schedule.digest,
+            "chunks": chunks,
+            "mean": int(mean),
+        }
+        base = tag * TAGS_PER_PLAN
+        self._first = exchange_maxima(comm, signature, base, self._compare)
+        self._body = lower(
+            comm, schedule, self._target, self._memory, base, chunks, mean, cuda_aware
+        )
+        self._phases = self._first + self._body
+        self._position = self._end = 0  # nothing in flight
+        self._looks, self._moved = 0, 0.0
+        self._closed = False
+
+    def start(self) -> None:
+        """Copy the input, send what can be sent. The input may be changed after it returns."""
+        self.take()
+        self.post()
+
+    def take(self) -> None:
+        """Copy the input; on the thread that owns it."""
+        if self._position < self._end or self._closed:
+            state = "closed" if self._closed else "still in flight"
+            raise AllreduceError(f"{self.name} cannot start: it is {state}")
+        if self._source is not self._target:
+            self._memory.copy(self._target, self._source)
+
+    def post(self) -> None:
+        """Start the messages; on whichever thread drives the communicator."""
+        self._position, self._end = 0, len(self._phases)
+        self._looks = 0
+        if self._end:
+            _in_flight.add(self)
+            self._phases[0].begin()
+
+    def test(self) -> bool:
+        """Move on as far as possible without waiting; whether the result is there."""
+        if self._position == self._end:
+            return True
+        phases, position = self._phases, self._position
+        while phases[position].done():
+            self._looks = 0
+            self._position = position = position + 1
+            if position == self._end:
+                self._arrive()
+                return True
+            phases[position].begin()
+        self._looks += 1
+        if not self._looks % LOOKS_PER_CLOCK:
+            self._check_deadline()
+        return False
+
+    def wait(self) -> Any:
+        """The result, once it is there."""
+        wait_until(self.test)
+        return self.result
+
+    def close(self) -> None:
+        """Give all requests back; messages in flight are cancelled. Only this rank's affair."""
+        if self._closed:
+            return
+        self._closed = True
+        _in_flight.discard(self)
+        for phase in self._first + self._body:
+            phase.free()
+        self._position = self._end
+
+    def __enter__(self) -> "Plan":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _arrive(self) -> None:
+        _in_flight.discard(self)
+        self._phases = self._body  # ranks compare what they were called with only once
+        self._position = self._end = 0
+
+    def _compare(self, maxima: dict[str, int], minima: dict[str, int]) -> None:
+        """Raises Mismatch; every rank sees the same extremes, hence all raise."""
+        differing = [name for name in maxima if maxima[name] != minima[name]]
+        if differing:
+            ranges = ", ".join(_range(name, minima[name], maxima[name]) for name in differing)
+            raise Mismatch(
+                f"ranks called {self.name} with different {ranges} "
+                f"(rank {self.rank}: {self._target.size} of {self._target.dtype})"
+            )
+
+    def _check_deadline(self) -> None:
+        now = time.monotonic()
+        if self._looks == LOOKS_PER_CLOCK:
+            self._moved = now  # since here it has been looked at in vain
+        elif now - self._moved > self.deadline:
+            raise Stalled(self._stall(now - self._moved))
+
+    def _stall(self, seconds: float) -> str:
+        peers = self._phases[self._position].pending()
+        waiting = "; ".join(
+            f"round {p.round}: {p.action} rank {p.rank}, {p.octets} B" for p in peers[:4]
+        )
+        who = ", ".join(str(rank) for rank in sorted({p.rank for p in peers})) or "its device"
+        return (
+            f"rank {self.rank} has waited {seconds:.0f} s for rank {who} in all-reduce "
+            f"{self.name} ({waiting or 'device work'})"
+        )
+
+
+def wait_until(ready: Callable[[], bool]) -> None:
+    """Look until `ready()`: at once, then yielding the core, then asleep for 1/64 of the wait."""
+    for _ in range(SPINS):
+        if ready():
+            return
+    for _ in range(YIELDS):
+        if ready():
+            return
+        os.sched_yield()
+    began = time.monotonic()
+    while not ready():
+        time.sleep(min(5e-3, max(5e-5, (time.monotonic() - began) / 64)))
+
+
+def _check_pair(source: Any, target: Any, mean: bool) -> None:
+    if (source.size, source.dtype) != (target.size, target.dtype):
+        raise AllreduceError(
+            f"source holds {source.size} of {source.dtype}, result {target.size} of {target.dtype}"
+        )
+    if type(source) is not type(target):
+        raise AllreduceError(f"source is {type(source).__name__}, result {type(target).__name__}")
+    if mean and not np.issubdtype(target.dtype, np.floating):
+        raise AllreduceError(f"the mean of {target.dtype} is no {target.dtype}: sum instead")
+    overlap = isinstance(source, np.ndarray) and source.base is not target.base
+    if overlap and np.may_share_memory(source, target):
+        raise AllreduceError("source and result overlap")
+
+
+def _range(name: str, low: int, high: int) -> str:
+    if name == "dtype":
+        return f"dtype ({arrays.DTYPES[low]} and {arrays.DTYPES[high]})"
+    return name if name == "schedule" else f"{name} ({low} to {high})"
