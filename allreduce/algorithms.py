@@ -36,6 +36,11 @@ def tree(size: int) -> Schedule:
     return reduction + mirror(reduction)
 
 
+def broadcast(size: int) -> Schedule:
+    """Rank 0's values to all, down a binomial tree. No all-reduce: `verify` refuses it."""
+    return mirror(_binomial_reduction(size)).named("broadcast")
+
+
 def double_tree(size: int, pieces: int = PIECES) -> Schedule:
     """Two binary trees, each reducing and broadcasting half of the data in a pipeline.
 

@@ -86,7 +86,7 @@ class Device(Host):
 
     def pinned(self, count: int, dtype: np.dtype) -> np.ndarray:
         """Page-locked host memory, which the device reads and writes by itself."""
-        memory = self.module.cuda.alloc_pinned_memory(count * dtype.itemsize)
+        memory = self.module.cuda.alloc_pinned_memory(max(1, count) * dtype.itemsize)
         return np.frombuffer(memory, dtype, count)
 
     def to_host(self, target: np.ndarray, source: Any) -> None:
@@ -112,12 +112,21 @@ def of(array: Any) -> Host:
 
 
 def flat(array: Any, *, writable: bool) -> Any:
-    """`array` as one dimension over the same memory; BufferRefused with the reason if it can't be."""
-    of(array)
+    """`array` as one dimension over the same memory; BufferRefused, with the reason, if not."""
+    memory = of(array)
     reason = _refusal(array, writable)
     if reason:
         raise BufferRefused(f"cannot reduce this buffer: {reason}")
-    return array.reshape(-1)
+    # np.matrix and the like stay two-dimensional whatever their shape is asked to be.
+    return (np.asarray(array) if memory is HOST else array).reshape(-1)
+
+
+def overlap(one: Any, other: Any) -> bool:
+    """Whether two contiguous arrays of the same kind of memory share any of it."""
+    if isinstance(one, np.ndarray):
+        return bool(np.may_share_memory(one, other))
+    first, second = (array.__cuda_array_interface__["data"][0] for array in (one, other))
+    return bool(first < second + other.nbytes and second < first + one.nbytes)
 
 
 def _refusal(array: Any, writable: bool) -> str | None:

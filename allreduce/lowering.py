@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from allreduce.arrays import HOST, Device, Host
 from allreduce.errors import AllreduceError
-from allreduce.phases import Exchange, Peer, Phase, Work
+from allreduce.phases import Check, Exchange, Peer, Phase, Work
 from allreduce.schedule import Message, Schedule, Step, bounds
 
 TAGS_PER_PLAN = 256  # MPI promises 32,767 tags: 127 plans at once
@@ -27,6 +28,11 @@ def lower(
     """The phases by which this rank reduces `target` (1-D, in place) on `comm`."""
     edges = bounds(target.size, schedule.segments).tolist()
     steps = schedule.program(comm.Get_rank())
+    tags = 1 + max((m.tag for step in steps for m in (*step.sends, *step.receives)), default=0)
+    if tags * chunks > TAGS_PER_PLAN:
+        raise AllreduceError(
+            f"{chunks} chunks of {tags} messages a round: at most {TAGS_PER_PLAN} in all"
+        )
     staged = isinstance(memory, Device) and not cuda_aware
     make = _StagedMessages if staged else _DirectMessages
     messages = make(comm, target, memory, edges, steps, tag, chunks)
@@ -87,13 +93,9 @@ class _DirectMessages:
         make = self.comm.Send_init if action == "send to" else self.comm.Recv_init
         memory = self.memory if hasattr(span, "__cuda_array_interface__") else HOST
         cuts = bounds(span.size, min(self.chunks, span.size) or 1).tolist()
-        for chunk, (low, high) in enumerate(zip(cuts, cuts[1:], strict=False)):
-            offset = message.tag * self.chunks + chunk
-            if offset >= TAGS_PER_PLAN:
-                raise AllreduceError(
-                    f"{self.chunks} chunks need more than {TAGS_PER_PLAN} tags a round"
-                )
+        for chunk, (low, high) in enumerate(pairwise(cuts)):
             if low < high:
+                offset = message.tag * self.chunks + chunk
                 octets = memory.octets(span[low:high])
                 requests.append(make(octets, message.peer, self.tag + offset))
                 peers.append(Peer(action, message.peer, number, octets.size))
@@ -177,4 +179,4 @@ def exchange_maxima(
         keep_larger = partial(np.maximum, extremes, incoming, out=extremes)
         phases.append(Exchange(requests, peers, [keep_larger]))
         distance *= 2
-    return [*phases, Work(HOST, [finish])] if size > 1 else []
+    return [*phases, Check(finish)] if size > 1 else []

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from allreduce.arrays import Host, Poll
 
-
 Operations = Sequence[Callable[[], None]]
 
 
@@ -49,17 +48,18 @@ class Exchange:
         return True
 
     def pending(self) -> list[Peer]:
-        """Who has not answered."""
+        """Who has not answered. Leaves requests inactive that were found to be done."""
         waiting = range(self._came, self._count)
         return [self.peers[i] for i in waiting if not self._tests[i]()]
 
     def free(self) -> None:
         """Give the requests back; MPI complains at its end about those that were not.
 
-        Only after a failure are some still active: these are cancelled.
+        Only after a failure are some still active: these are cancelled. To cancel one that is
+        done is an error, hence the test.
         """
         for number, request in enumerate(self.requests):
-            if number >= self._came:
+            if number >= self._came and not request.Test():
                 request.Cancel()
             request.Free()
 
@@ -86,4 +86,24 @@ class Work:
         """Nothing to give back."""
 
 
-Phase = Exchange | Work
+class Check:
+    """A condition that raises, each time it is looked at, what stands in the way of going on."""
+
+    def __init__(self, condition: Callable[[], None]):
+        self.condition = condition
+
+    def begin(self) -> None:
+        """Nothing to begin."""
+
+    def done(self) -> bool:
+        self.condition()
+        return True
+
+    def pending(self) -> list[Peer]:
+        return []
+
+    def free(self) -> None:
+        """Nothing to give back."""
+
+
+Phase = Exchange | Work | Check

@@ -11,6 +11,7 @@ import numpy as np
 from allreduce import arrays
 from allreduce.errors import AllreduceError, Mismatch, ScheduleError, Stalled
 from allreduce.lowering import TAGS_PER_PLAN, exchange_maxima, lower
+from allreduce.phases import Check
 from allreduce.schedule import Schedule
 
 LOOKS_PER_CLOCK = 64  # a look costs 2 us, reading the clock at each would show
@@ -57,10 +58,11 @@ class Plan:
         if chunks < 1 or tag < 0 or not deadline > 0:
             raise AllreduceError(f"chunks {chunks}, tag {tag}, deadline {deadline}: too small")
         self.result = source if result is None else result
-        self._source = arrays.flat(source, writable=result is None)
-        self._target = arrays.flat(self.result, writable=True)
+        self._source = arrays.flat(source, writable=result is None or result is source)
+        in_place = self.result is source
+        self._target = self._source if in_place else arrays.flat(self.result, writable=True)
         self._memory = arrays.of(self._target)
-        _check_pair(self._source, self._target, mean)
+        check_pair(self._source, self._target, mean)
         signature = {
             "count": self._target.size,
             "dtype": arrays.DTYPES.index(self._target.dtype),
@@ -69,10 +71,10 @@ class Plan:
             "mean": int(mean),
         }
         base = tag * TAGS_PER_PLAN
-        self._first = exchange_maxima(comm, signature, base, self._compare)
         self._body = lower(
             comm, schedule, self._target, self._memory, base, chunks, mean, cuda_aware
         )
+        self._first = exchange_maxima(comm, signature, base, self._compare)
         self._phases = self._first + self._body
         self._position = self._end = 0  # nothing in flight
         self._looks, self._moved = 0, 0.0
@@ -129,7 +131,8 @@ class Plan:
         _in_flight.discard(self)
         for phase in self._first + self._body:
             phase.free()
-        self._position = self._end
+        if self._position < self._end:  # its result will never come
+            self._phases, self._position, self._end = [Check(self._refuse)], 0, 1
 
     def __enter__(self) -> "Plan":
         return self
@@ -157,6 +160,9 @@ class Plan:
                 f"(rank {self.rank}: {self._target.size} of {self._target.dtype})"
             )
 
+    def _refuse(self) -> None:
+        raise AllreduceError(f"{self.name} was closed while it was in flight")
+
     def _check_deadline(self) -> None:
         now = time.monotonic()
         if self._looks == LOOKS_PER_CLOCK:
@@ -171,7 +177,7 @@ class Plan:
         )
         who = ", ".join(str(rank) for rank in sorted({p.rank for p in peers})) or "its device"
         return (
-            f"rank {self.rank} has waited {seconds:.0f} s for rank {who} in all-reduce "
+            f"rank {self.rank} has waited {seconds:.3g} s for rank {who} in all-reduce "
             f"{self.name} ({waiting or 'device work'})"
         )
 
@@ -190,7 +196,7 @@ def wait_until(ready: Callable[[], bool]) -> None:
         time.sleep(min(5e-3, max(5e-5, (time.monotonic() - began) / 64)))
 
 
-def _check_pair(source: Any, target: Any, mean: bool) -> None:
+def check_pair(source: Any, target: Any, mean: bool) -> None:
     if (source.size, source.dtype) != (target.size, target.dtype):
         raise AllreduceError(
             f"source holds {source.size} of {source.dtype}, result {target.size} of {target.dtype}"
@@ -199,9 +205,8 @@ def _check_pair(source: Any, target: Any, mean: bool) -> None:
         raise AllreduceError(f"source is {type(source).__name__}, result {type(target).__name__}")
     if mean and not np.issubdtype(target.dtype, np.floating):
         raise AllreduceError(f"the mean of {target.dtype} is no {target.dtype}: sum instead")
-    overlap = isinstance(source, np.ndarray) and source.base is not target.base
-    if overlap and np.may_share_memory(source, target):
-        raise AllreduceError("source and result overlap")
+    if source is not target and arrays.overlap(source, target):
+        raise AllreduceError("source and result overlap; leave out result to reduce in place")
 
 
 def _range(name: str, low: int, high: int) -> str:

@@ -7,6 +7,7 @@ all-to-all in which each rank sums in its own order passes that test.)
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from allreduce.errors import ScheduleError
 from allreduce.schedule import Message, Schedule, Step
@@ -167,12 +168,11 @@ def _check_step(rank: int, step: Step, size: int, segments: int) -> None:
         if len({(message.peer, message.tag) for message in messages}) < len(messages):
             raise ScheduleError(f"{where}: two messages between one pair share a tag")
     written = sorted((m.low, m.high) for m in step.receives)
-    for (_, end), (begin, _) in zip(written, written[1:], strict=False):
+    for (_, end), (begin, _) in pairwise(written):
         if begin < end:
             raise ScheduleError(f"{where}: two messages write segment {begin} at once (hazard)")
     for store in (m for m in step.receives if not m.reduce):
         for send in step.sends:
             if max(store.low, send.low) < min(store.high, send.high):
-                raise ScheduleError(
-                    f"{where}: segment {max(store.low, send.low)} is stored while it is sent (hazard)"
-                )
+                segment = max(store.low, send.low)
+                raise ScheduleError(f"{where}: segment {segment} is stored while sent (hazard)")

@@ -15,6 +15,8 @@ COMMANDS = {
     "train": ("mpisgd.train", "train a model; run under mpiexec, or with --virtual"),
     "bench": ("mpisgd.bench", "measure all-reduces; run under mpiexec"),
     "verify": ("mpisgd.verify", "check all-reduce schedules symbolically"),
+    "predict": ("mpisgd.predict.command", "model step and epoch times of networks on clusters"),
+    "advise": ("mpisgd.predict.advise_command", "the delay and tau that hide an all-reduce"),
     "report": ("mpisgd.report.command", "compare result files"),
 }
 

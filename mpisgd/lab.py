@@ -10,9 +10,11 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,14 +27,13 @@ INTERFACE = "e0"
 MOST_HOSTS = 250
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 ISOLATED = ("--net", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc")
-RATE = re.compile(r"\d+(\.\d+)?(bit|[kmg]i?bit)", re.IGNORECASE)
+RATE = re.compile(r"(\d+(?:\.\d+)?)(|k|m|g|ki|mi|gi)bit", re.IGNORECASE)
+UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 AGENT = "/run/netns/agent"
-# A wire has no credit for having been idle, and tbf needs some: a few packets.
-BURST = "8kb"
 
-# Arguments: hosts, rate, burst, subnet, agent. tmpfs and binds are in a private mount namespace; the
-# names in /run/netns make `ip netns exec h0` work in the lab, which also gives the host its /sys
-# (where UCX looks for interfaces).
+# Arguments: hosts, rate, burst, subnet, agent. Mounts are private to the lab. The names in
+# /run/netns make `ip netns exec h0` work there; it gives the host its /sys too, where UCX looks
+# for interfaces.
 BUILD = """
 hosts=$1 rate=$2 burst=$3 subnet=$4
 mkdir -p /run/netns
@@ -78,18 +79,20 @@ exec nsenter --uts=/run/netns/$host.uts -- ip netns exec $host sh -c "$*"
 class Lab:
     """`hosts` hosts h0, h1, ... on one switch, each wire shaped to `rate` in both directions.
 
-    rate: as tc writes it, "200mbit"; burst: bytes that may pass at once, "8kb". Used as a context.
+    rate: as tc writes it, "200mbit"; burst: what may pass at once, "8kb", else `burst_of` the rate.
+    Used as a context.
     UsageError when it can't be had: not root, no iproute2, a rate that is none.
     """
 
-    def __init__(self, hosts: int, rate: str, *, burst: str = BURST, mpiexec: str | None = None):
+    def __init__(
+        self, hosts: int, rate: str, *, burst: str | None = None, mpiexec: str | None = None
+    ):
         if not 1 <= hosts <= MOST_HOSTS:
             raise UsageError("--hosts", hosts, f"from 1 to {MOST_HOSTS}")
-        if not RATE.fullmatch(rate) or float(re.split("[a-zA-Z]", rate)[0]) == 0:
-            raise UsageError("--rate", rate, "bits per second as tc writes them, 200mbit or 1gbit")
+        bits_per_s = rate_of(rate)
         if problem := missing():
             raise UsageError("lab", None, problem)
-        self.size, self.rate, self.burst = hosts, rate, burst
+        self.size, self.rate, self.burst = hosts, rate, burst or burst_of(bits_per_s)
         self.addresses = tuple(f"{SUBNET}.{host + 1}" for host in range(hosts))
         self._mpiexec = mpiexec
         self._launcher: Launcher | None = None
@@ -120,7 +123,8 @@ class Lab:
             env=os.environ | {"PATH": _path()},
             start_new_session=True,
         )
-        assert self._first.stdin and self._first.stdout and self._first.stderr
+        assert self._first.stdout is not None
+        assert self._first.stderr is not None
         if self._first.stdout.readline() != "ready\n":
             said = self._first.stderr.read().strip().splitlines() or ["no reason given"]
             self.close()
@@ -134,15 +138,13 @@ class Lab:
         first, self._first = self._first, None
         if first is None:
             return
-        assert first.stdin and first.stdout and first.stderr
-        first.stdin.close()
-        try:
-            first.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            first.kill()
-            first.wait()
-        first.stdout.close()
-        first.stderr.close()
+        with first:
+            assert first.stdin is not None
+            first.stdin.close()
+            try:
+                first.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                first.kill()
 
     def enter(self, host: int, directory: str | os.PathLike[str] | None = None) -> list[str]:
         """The words before a command that run it on `host`, in `directory` (default: this one)."""
@@ -182,17 +184,17 @@ class Lab:
             return job.wait(timeout)
 
     def cut(self, host: int) -> None:
-        """From now on the switch drops, without a word, what `host` sends and what is sent to it."""
-        self._port(host, 0)
+        """Unplug `host` at the switch: frames are lost without a word, its link stays up."""
+        self._switch(host, "nomaster")
 
     def mend(self, host: int) -> None:
-        """Undo `cut`; TCP sends again what was lost, at its own pace."""
-        self._port(host, 3)
+        """Plug `host` in again; TCP sends again what was lost, at its own pace."""
+        self._switch(host, "master", "switch")
 
-    def _port(self, host: int, state: int) -> None:
-        words = ["nsenter", f"--target={self._process}", "--net", "--", _tool("ip"), "link", "set"]
-        words += [self._name(host), "type", "bridge_slave", "state", str(state)]
-        subprocess.run(words, check=True, capture_output=True)
+    def _switch(self, host: int, *words: str) -> None:
+        enter = ["nsenter", f"--target={self._process}", "--net", "--"]
+        change = [_tool("ip"), "link", "set", self._name(host), *words]
+        subprocess.run([*enter, *change], check=True, capture_output=True)
 
     def _name(self, host: int) -> str:
         if not 0 <= host < self.size:
@@ -200,6 +202,25 @@ class Lab:
         if self._first is None:
             raise UsageError("lab", None, "is not open: use it as a context")
         return f"h{host}"
+
+
+def rate_of(text: str) -> float:
+    """Bits per second of a rate as tc writes it, "200mbit"; UsageError when it is none."""
+    found = RATE.fullmatch(text)
+    value = float(found[1]) * UNITS[found[2].lower()] if found else 0.0
+    if value <= 0:
+        raise UsageError("--rate", text, "bits per second as tc writes them, 200mbit or 1gbit")
+    return value
+
+
+def burst_of(bits_per_s: float) -> str:
+    """What a wire of this rate may send at once, as tc writes it.
+
+    A wire has no credit for having been idle, and tbf needs some. Up to 250 Mbit/s a few packets
+    do (measured: 0.95 of 200 Mbit/s, headers are the rest). Timers are too coarse for more; then
+    1 ms of the rate, and at least a whole TCP segment of 64 KiB, which else is cut up by the CPU.
+    """
+    return "8kb" if bits_per_s <= 250e6 else f"{max(72_000, round(bits_per_s / 8000))}b"
 
 
 def missing() -> str | None:
@@ -242,10 +263,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _hold(lab: Lab) -> None:
-    print(f"the hosts are kept until Ctrl-C; on h0: {' '.join(lab.enter(0, '/')[:-5])} sh")
-    sys.stdout.flush()
-    assert lab._first is not None
-    lab._first.wait()
+    """Wait for Ctrl-C, having said how to get in."""
+    words = " ".join(lab.enter(0, "/")[:-4])
+    print(f"hosts are kept until Ctrl-C; a shell on h0: {words} sh", file=sys.stderr, flush=True)
+    with suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 def _tool(name: str) -> str:

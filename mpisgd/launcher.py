@@ -9,8 +9,8 @@ import sysconfig
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,9 @@ from mpisgd.errors import UsageError
 # What `mpiexec --version` says, in lower case; everything else is "other".
 KINDS = {"mpich": ("hydra", "mpich"), "openmpi": ("open mpi", "openrte", "prrte", "prterun")}
 MARK = "MPISGD_LAUNCH"
-GRACE_S = 5.0
+YIELD = "OMPI_MCA_mpi_yield_when_idle"
+GRACE_S = 2.0
+KILL_TRIES = 50
 INSTALL = "install one with: pip install 'mpisgd[mpi]', or load your MPI module"
 
 
@@ -96,10 +98,11 @@ class Launcher:
 
 
 class Job:
-    """A running mpiexec with all that it started; leaving the context ends whatever is left.
+    """A running mpiexec with all that it started, used as a context: its end ends whatever is left.
 
-    Ranks leave mpiexec's process group (Open MPI) and its session, so all processes of a job are
-    known by a variable of their environment.
+    Inside, an exception, Ctrl-C, SIGTERM or SIGHUP ends the job first, then takes its course.
+    Ranks leave mpiexec's process group (Open MPI) and its session (daemons), so the processes of a
+    job are known by a variable of their environment.
     """
 
     def __init__(
@@ -114,6 +117,8 @@ class Job:
         outer = environment.get(MARK)
         mark = f"{outer}:{self.token}" if outer else self.token
         pipe = subprocess.PIPE if capture else None
+        self._handlers: dict[int, Any] = {}
+        self._came: list[int] = []
         self.process = subprocess.Popen(
             list(words),
             env={**environment, MARK: mark},
@@ -127,6 +132,9 @@ class Job:
         )
 
     def __enter__(self) -> "Job":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                self._handlers[number] = signal.signal(number, self._signalled)
         return self
 
     def __exit__(
@@ -135,29 +143,36 @@ class Job:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.end()
-        for stream in (self.process.stdout, self.process.stderr):
-            if stream is not None:
-                stream.close()
+        try:
+            self.end()
+        finally:
+            for stream in (self.process.stdout, self.process.stderr):
+                if stream is not None:
+                    stream.close()
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            for number in self._came:
+                os.kill(os.getpid(), number)
+
+    def _signalled(self, number: int, frame: object) -> None:
+        """The job has its own session: what ends this process would leave it behind."""
+        if not self._came:
+            self._came.append(number)
+            raise SystemExit(128 + number)
 
     def wait(self, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
-        """The finished job. After `timeout` seconds all of it is killed: TimeoutExpired, with output.
-
-        An exception, Ctrl-C, SIGTERM or SIGHUP meanwhile ends the job first, then takes its course.
-        """
-        words = self.process.args
-        with _signals_end(self):
-            try:
-                out, err = self.process.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired:
-                self.end()
-                out, err = self.process.communicate(timeout=GRACE_S)
-                raise subprocess.TimeoutExpired(words, timeout or 0.0, out, err) from None
-            except BaseException:
-                self.end()
-                raise
+        """The finished job. After `timeout` seconds it is killed: TimeoutExpired, with output."""
+        try:
+            out, err = self.process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as late:
+            self.end()
+            out, err = self.process.communicate(timeout=GRACE_S)
+            raise subprocess.TimeoutExpired(late.cmd, late.timeout, out, err) from None
+        except BaseException:
+            self.end()
+            raise
         self.end()
-        return subprocess.CompletedProcess(words, self.process.returncode, out, err)
+        return subprocess.CompletedProcess(self.process.args, self.process.returncode, out, err)
 
     def processes(self) -> list[int]:
         """The ids of the job's processes that live: mpiexec, its helpers, the ranks."""
@@ -171,25 +186,31 @@ class Job:
         return sorted(found)
 
     def end(self) -> None:
-        """End all processes of the job: mpiexec is asked, then killed with all that remains."""
+        """End all processes of the job: asked first (not once mpiexec is gone), then killed."""
         try:
             if self.process.poll() is None:
-                self.process.terminate()
-                self.process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            pass
+                with suppress(ProcessLookupError):
+                    os.killpg(self.process.pid, signal.SIGTERM)
+                self._gone(GRACE_S)
         finally:
             self._kill()
 
     def _kill(self) -> None:
-        deadline = time.monotonic() + GRACE_S
-        while (left := self.processes()) and time.monotonic() < deadline:
-            for process in left:
-                _send(process, signal.SIGKILL)
-            time.sleep(0.01)
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(GRACE_S)
+        for _ in range(KILL_TRIES):
+            for process in self.processes():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
+            if self._gone(0.1):
+                break
+
+    def _gone(self, seconds: float) -> bool:
+        """Whether all of it ends within `seconds`."""
+        deadline = time.monotonic() + seconds
+        while self.process.poll() is None or self.processes():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
 
 
 def find(path: str | None = None) -> Launcher:
@@ -248,7 +269,7 @@ def _openmpi(ranks: int, hosts: Hosts | None, crowded: bool) -> tuple[list[str],
     if os.geteuid() == 0:
         added |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     if crowded:
-        added["OMPI_MCA_mpi_yield_when_idle"] = os.environ.get("OMPI_MCA_mpi_yield_when_idle", "1")
+        added[YIELD] = os.environ.get(YIELD, "1")
     if hosts is None:
         return (["--oversubscribe", "--bind-to", "none"] if crowded else []), added
     slots = -(-ranks // len(hosts.addresses))
@@ -258,42 +279,3 @@ def _openmpi(ranks: int, hosts: Hosts | None, crowded: bool) -> tuple[list[str],
     added |= {"PRTE_MCA_plm_ssh_agent": hosts.agent, "OMPI_MCA_plm_rsh_agent": hosts.agent}
     added |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
     return flags, {**added, "OMPI_MCA_btl_tcp_if_include": hosts.interface}
-
-
-class _Ended(BaseException):
-    """A signal that ends this process came while a job ran."""
-
-
-@contextmanager
-def _signals_end(job: Job) -> Iterator[None]:
-    """SIGTERM and SIGHUP end the job before they do what they would have done.
-
-    The job is in a session of its own, so whoever ends this process would leave it behind.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        came.append(number)
-        raise _Ended
-
-    kept = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    except _Ended:
-        job.end()
-        raise
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
-        for number in came:
-            os.kill(os.getpid(), number)
-
-
-def _send(process: int, number: signal.Signals) -> None:
-    try:
-        os.kill(process, number)
-    except (ProcessLookupError, PermissionError):
-        pass

@@ -1,0 +1,84 @@
+"""Models: the loss of a batch and its gradient, by hand, on flat parameters.
+
+Adding one: a class with the members of `Model`, a function (dataset, options) -> Model, one row.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from mpisgd.data import Dataset
+from mpisgd.parameters import Parameters
+from mpisgd.registry import resolve
+
+MODELS = {
+    "softmax": "mpisgd.models.mlp:build_softmax",
+    "mlp": "mpisgd.models.mlp:build_mlp",
+    "quadratic": "mpisgd.models.quadratic:build_quadratic",
+}
+
+# Called with the share of the step that is done, in 0 .. 1, never falling; the last call says 1.0.
+Progress = Callable[[float], object]
+
+
+class Sums(NamedTuple):
+    """Sums over samples, so that the parts of several ranks add up to the whole."""
+
+    loss_sum: float
+    correct: int
+    samples: int
+
+
+class Model(Protocol):
+    """What workers ask of a model. A model keeps its scratch, so it serves one thread at a time."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the named parameters, in their order in the flat buffer."""
+
+    def initialise(self, parameters: Parameters, generator: np.random.Generator) -> None:
+        """Draw the starting point; the same draws for every dtype."""
+
+    def gradient(
+        self,
+        parameters: Parameters,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        gradient: Parameters,
+        progress: Progress,
+    ) -> float:
+        """The mean loss of the batch; its gradient overwrites `gradient.flat`.
+
+        inputs: (rows, ...); targets: (rows,) int64. No rows: loss 0.0 and a gradient of zeros.
+        Values that are not finite pass through without warnings. `progress` is called between
+        layers and between blocks of large products.
+        """
+
+    def evaluate(self, parameters: Parameters, inputs: np.ndarray, targets: np.ndarray) -> Sums:
+        """Sums over the given samples, in float64."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What models can be told; each takes what concerns it."""
+
+    hidden: tuple[int, ...] = (64,)  # mlp: units of each hidden layer
+    rank: int = 0  # quadratic: whose optimum and curvature
+    size: int = 1  # quadratic: ranks whose mean is the objective
+    seed: int = 0  # quadratic: draws optima and curvatures
+    optimum_spread: float = 1.0  # quadratic: standard deviation of the optima over ranks
+    condition: float = 10.0  # quadratic: largest over smallest curvature
+    curvature_spread: float = 0.0  # quadratic: standard deviation of log(curvature) over ranks
+
+
+def build(name: str, dataset: Dataset, **options: Any) -> Model:
+    """The model `name` for the inputs and classes of `dataset`; options: see ModelOptions.
+
+    Raises UsageError for an unknown name, an option out of range, a data set it cannot learn.
+    """
+    return resolve(MODELS, name, "--model")(dataset, ModelOptions(**options))

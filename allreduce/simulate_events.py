@@ -1,0 +1,430 @@
+"""Ranks on a network in virtual time: several all-reduces in flight, links shared in order of time.
+
+A `Cluster` owns the time line of every rank. A rank is given one *activity* after the other:
+
+- `compute(rank, seconds, looks)`: so much work, with looks after the given amounts of it;
+- `wait(rank, collective)`: until this rank's part of a collective is done;
+- `listen(rank)`: until a message is in its inbox.
+
+`next()` plays until an activity ends and says whose and when; then that rank is given its next.
+`start(rank, collective)` and `send(...)` begin something at the rank's present time and return.
+
+A rank makes progress only when it *looks*. A waiting or listening rank looks all the time, a
+computing one at its looks, an idle one never. A look answers handshakes, adds what has arrived
+and enters the next round of every collective in flight, in the order in which they were started,
+for as long as it finds something to do; the seconds that takes lengthen a computation. With
+progress "perfect" an engine beside the rank looks all the time, and costs the rank nothing.
+
+Events are played in order of time, then of their kind, then of rank: equal runs are equal.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from allreduce.errors import AllreduceError, Stalled
+from allreduce.network import Network
+from allreduce.schedule import Schedule
+from allreduce.simulate_columns import lognormal
+from allreduce.simulate_program import Program, prepare, single
+
+# What happens, in the order in which it happens at one time: a look sees what has just come.
+_LINK, _LEFT, _ARRIVED, _ASKED, _ANSWERED, _LOOK, _END = range(7)
+_LETTERS = 2**32 - 1  # the noise of messages that belong to no collective
+
+
+class Event(NamedTuple):
+    """An activity of `rank` has ended at `time` (s)."""
+
+    time: float
+    rank: int
+
+
+class Collective:
+    """One all-reduce, to be started once by every rank. Made by `Cluster.collective`."""
+
+    def __init__(self, program: Program, factors: list[float], name: str):
+        ranks = len(program.first) - 1
+        self.name = name
+        self.completion: list[float | None] = [None] * ranks  # s, of each rank
+        self.started = [False] * ranks
+        self._program, self._factors = program, factors
+        self._step = program.first[:ranks]  # where each rank is
+        self._entered = [False] * ranks
+        self._missing = [
+            len(sends) + receives
+            for sends, receives in zip(program.sends, program.receives, strict=True)
+        ]
+        self._asking: dict[int, list[_Message]] = {}  # by step: senders that came too early
+
+
+class _Message:
+    """A message on its way."""
+
+    __slots__ = ("collective", "end", "factor", "hop", "number", "program", "token")
+
+    def __init__(self, program: Program, number: int, factor: float, collective: Any, token: Any):
+        self.program, self.number, self.factor = program, number, factor
+        self.collective, self.token = collective, token
+        self.hop, self.end = 0, 0.0
+
+
+class _Rank:
+    """The time line of one rank."""
+
+    __slots__ = (
+        "activity",
+        "asked",
+        "awaited",
+        "busy",
+        "inbox",
+        "listening",
+        "looks",
+        "now",
+        "running",
+        "seconds",
+        "watching",
+        "worked",
+    )
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.activity = 0  # counts activities: looks that were planned for an older one are off
+        self.busy = 0.0  # until when whoever looks is busy; a look follows at that time
+        self.watching = False  # whether it looks all the time
+        self.awaited: Collective | None = None
+        self.listening = False
+        self.looks: Iterator[float] | None = None  # of a computation
+        self.seconds = self.worked = 0.0
+        self.running: list[Collective] = []
+        self.asked: list[tuple[int, _Message]] = []  # handshakes to be answered at the next look
+        self.inbox: list[Any] = []
+
+
+class Cluster:
+    """`ranks` ranks on `network`, all idle at time 0. `seed` is that of the network's noise."""
+
+    def __init__(self, network: Network, ranks: int, seed: int = 0):
+        if ranks < 1:
+            raise AllreduceError(f"a cluster needs at least 1 rank, got {ranks}")
+        self.network, self.size, self.time = network, ranks, 0.0
+        self._perfect = network.progress == "perfect"
+        self._ranks = [_Rank() for _ in range(ranks)]
+        for rank in self._ranks:
+            rank.watching = self._perfect
+        self._seed, self._made = seed, count()
+        self._letters = np.random.default_rng([seed, _LETTERS])
+        self._any_letters = False
+        self._programs: dict[tuple, Program] = {}
+        self._taken: dict[int, float] = {}  # until when each link is
+        self._heap: list[tuple[float, int, int, int, Any]] = []
+        self._order = count()
+
+    def collective(
+        self, schedule: Schedule, nbytes: int, *, itemsize: int = 1, chunks: int = 1
+    ) -> Collective:
+        """An all-reduce of `nbytes` bytes in elements of `itemsize`, to be started by each rank."""
+        if schedule.size != self.size:
+            raise AllreduceError(f"{schedule.name} is for {schedule.size} ranks, not {self.size}")
+        key = (schedule, nbytes, itemsize, chunks)
+        if key not in self._programs:
+            self._programs[key] = prepare(schedule, nbytes, self.network, itemsize, chunks)
+        program = self._programs[key]
+        generator = np.random.default_rng([self._seed, next(self._made)])
+        factors = lognormal(generator, self.network.noise, len(program.source)).tolist()
+        return Collective(program, factors, schedule.name)
+
+    def now(self, rank: int) -> float:
+        """The present time of a rank (s)."""
+        return max(self._ranks[rank].now, self.time)
+
+    def inbox(self, rank: int) -> list[Any]:
+        """The tokens of messages that have come to a rank since it last asked, in their order."""
+        line = self._ranks[rank]
+        tokens, line.inbox = line.inbox, []
+        return tokens
+
+    def start(self, rank: int, collective: Collective) -> None:
+        """The rank enters the first round now."""
+        if collective.started[rank]:
+            raise AllreduceError(f"rank {rank} has already started this {collective.name}")
+        collective.started[rank] = True
+        line, now = self._begin(rank), self.now(rank)
+        if collective._step[rank] == collective._program.first[rank + 1]:
+            collective.completion[rank] = now
+            return
+        line.running.append(collective)
+        if self._perfect:
+            self._push(now, _LOOK, rank, None)
+        else:
+            line.now = now + self._enter(rank, collective, now)
+
+    def send(self, rank: int, to: int, nbytes: int, token: Any) -> None:
+        """`token` is put into the inbox of rank `to` when `nbytes` bytes have got there."""
+        line = self._begin(rank)
+        self._any_letters = True
+        program = single(rank, to, nbytes, self.network, self.size)
+        factor = float(lognormal(self._letters, self.network.noise, 1)[0])
+        line.now = self.now(rank) + self.network.overhead_s
+        self._post(_Message(program, 0, factor, None, token), line.now)
+
+    def compute(self, rank: int, seconds: float, looks: Iterable[float] = ()) -> None:
+        """Work for `seconds`; `looks`: after how many seconds of that work it looks, ascending."""
+        if not seconds >= 0:
+            raise AllreduceError(f"rank {rank} computes for {seconds} s: at least 0")
+        line = self._begin(rank)
+        line.now = self.now(rank)
+        line.looks, line.seconds, line.worked = iter(looks), seconds, 0.0
+        self._work_on(rank, line.now)
+
+    def wait(self, rank: int, collective: Collective, until: float = math.inf) -> None:
+        """Until the rank's part of `collective` is done, at latest until the time `until` (s)."""
+        if not collective.started[rank]:
+            raise AllreduceError(f"rank {rank} waits for a {collective.name} it never started")
+        line = self._begin(rank)
+        completion = collective.completion[rank]
+        if completion is None:
+            line.awaited = collective
+        self._watch(rank, completion, until)
+
+    def listen(self, rank: int, until: float = math.inf) -> None:
+        """Until the inbox of the rank is not empty, at latest until the time `until` (s)."""
+        line = self._begin(rank)
+        line.listening = not line.inbox
+        self._watch(rank, self.now(rank) if line.inbox else None, until)
+
+    def next(self) -> Event | None:
+        """Plays until an activity ends; None if no rank has one. Stalled if none can ever end."""
+        while self._heap:
+            event = self.play()
+            if event is not None:
+                return event
+        for rank, line in enumerate(self._ranks):
+            if line.awaited is not None or line.listening:
+                what = line.awaited.name if line.awaited is not None else "a message"
+                raise Stalled(f"rank {rank} waits for {what}, and nothing is on its way")
+        return None
+
+    def play(self) -> Event | None:
+        """Plays one event, of which there must be one; the activity it ended, if it ended one."""
+        time, kind, rank, _, subject = heapq.heappop(self._heap)
+        self.time = time
+        line = self._ranks[rank]
+        if kind == _LINK:
+            self._take_link(subject, time)
+        elif kind in (_LEFT, _ARRIVED):
+            self._complete(rank, kind, subject)
+        elif kind in (_ASKED, _ANSWERED):
+            self._shake(rank, kind, subject)
+        elif kind == _LOOK:
+            if self._perfect or subject == line.activity:
+                self._look(rank, time)
+        elif subject == line.activity:
+            if line.busy > time and not self._perfect:
+                self._push(line.busy, _END, rank, subject)  # a time-out during a sum
+                return None
+            self._finish(line)
+            line.now = time
+            return Event(time, rank)
+        return None
+
+    # Activities
+
+    def _begin(self, rank: int) -> _Rank:
+        """The line of a rank that must be idle."""
+        line = self._ranks[rank]
+        if line.looks is not None or line.awaited is not None or line.listening:
+            raise AllreduceError(f"rank {rank} is still busy")
+        return line
+
+    def _finish(self, line: _Rank) -> None:
+        """The rank is idle: nothing planned for it is valid any more."""
+        line.activity += 1
+        line.looks = line.awaited = None
+        line.listening = False
+        line.watching = self._perfect
+
+    def _work_on(self, rank: int, time: float) -> None:
+        """Plan the next look of a computation, or its end."""
+        line = self._ranks[rank]
+        assert line.looks is not None
+        idle = not line.running and not self._any_letters
+        look = None if self._perfect or idle else next(line.looks, None)
+        if look is None or look > line.seconds:
+            self._push(time + (line.seconds - line.worked), _END, rank, line.activity)
+            return
+        if look < line.worked:
+            raise AllreduceError(f"rank {rank} looks at {look} s, after {line.worked} s of work")
+        begins = time + (look - line.worked)
+        line.worked = look
+        cost = self.network.look_s if line.running else 0.0
+        line.busy = begins + cost
+        self._push(line.busy, _LOOK, rank, line.activity)
+
+    def _watch(self, rank: int, end: float | None, until: float) -> None:
+        line = self._ranks[rank]
+        line.now = self.now(rank)
+        if end is not None or until < math.inf:
+            end = until if end is None else min(end, until)
+            self._push(max(end, line.now), _END, rank, line.activity)
+        if not self._perfect:
+            line.watching = True
+            self._push(line.now, _LOOK, rank, line.activity)
+
+    def _end(self, rank: int, time: float) -> None:
+        """The rank has what it was waiting for: it looks no more, and its activity ends."""
+        line = self._ranks[rank]
+        self._finish(line)
+        self._push(time, _END, rank, line.activity)
+
+    # Looks
+
+    def _notify(self, rank: int) -> None:
+        """Something has come for a rank; if it is busy it looks when it has finished."""
+        line = self._ranks[rank]
+        if line.watching and line.busy <= self.time:
+            self._look(rank, self.time)
+
+    def _look(self, rank: int, time: float) -> None:
+        line = self._ranks[rank]
+        if line.busy > time:
+            return  # a look is planned for when it is not
+        while line.asked:
+            kind, message = line.asked.pop(0)
+            if kind == _ASKED:
+                self._answer(message, time)
+            else:
+                self._depart(message, time)
+        for collective in tuple(line.running):
+            activity, cost = line.activity, self._advance(rank, collective, time)
+            if cost:
+                line.busy = time + cost
+                self._push(line.busy, _LOOK, rank, line.activity)
+                return
+            if activity != line.activity and not self._perfect:
+                return
+        if line.looks is not None and not self._perfect:
+            self._work_on(rank, time)
+
+    def _advance(self, rank: int, collective: Collective, time: float) -> float:
+        """Do what can be done for one collective, up to the first thing that takes time: its
+        seconds."""
+        program, network = collective._program, self.network
+        while True:
+            step = collective._step[rank]
+            if not collective._entered[rank]:
+                cost = self._enter(rank, collective, time)
+                if cost:
+                    return cost
+            if collective._missing[step]:
+                return 0.0
+            cost = network.overhead_s * program.receives[step]
+            cost += network.sum_s_per_B * program.sum_bytes[step]
+            collective._step[rank] = step + 1
+            collective._entered[rank] = False
+            if step + 1 == program.first[rank + 1]:
+                self._arrive(rank, collective, time + cost)
+                return cost
+            if cost:
+                return cost
+
+    def _arrive(self, rank: int, collective: Collective, time: float) -> None:
+        line = self._ranks[rank]
+        collective.completion[rank] = time
+        line.running.remove(collective)
+        if line.awaited is collective:
+            self._end(rank, time)
+
+    def _enter(self, rank: int, collective: Collective, time: float) -> float:
+        """Post the messages of a rank's step; the seconds that takes the rank."""
+        step = collective._step[rank]
+        collective._entered[rank] = True
+        for message in collective._asking.pop(step, ()):
+            self._answer(message, time)
+        sends, overhead = collective._program.sends[step], self.network.overhead_s
+        for index, number in enumerate(sends, 1):
+            factor = collective._factors[number]
+            message = _Message(collective._program, number, factor, collective, None)
+            self._post(message, time + index * overhead)
+        return len(sends) * overhead
+
+    # Messages
+
+    def _post(self, message: _Message, time: float) -> None:
+        program, number = message.program, message.number
+        if program.handshake[number]:
+            latency = program.latency[number] * message.factor
+            self._push(time + latency, _ASKED, program.destination[number], message)
+        else:
+            self._depart(message, time)
+
+    def _shake(self, rank: int, kind: int, message: _Message) -> None:
+        collective = message.collective
+        if kind == _ASKED and collective is not None:
+            step = message.program.destination_step[message.number]
+            if collective._step[rank] < step or not collective._entered[rank]:
+                collective._asking.setdefault(step, []).append(message)
+                return
+        self._ranks[rank].asked.append((kind, message))
+        self._notify(rank)
+
+    def _answer(self, message: _Message, time: float) -> None:
+        program, number = message.program, message.number
+        latency = program.latency[number] * message.factor
+        self._push(time + latency, _ANSWERED, program.source[number], message)
+
+    def _depart(self, message: _Message, time: float) -> None:
+        program, number = message.program, message.number
+        if program.path[number]:
+            self._push(time, _LINK, program.source[number], message)
+        else:
+            self._push(time, _LEFT, program.source[number], message)
+            self._deliver(message, time)
+
+    def _take_link(self, message: _Message, time: float) -> None:
+        """The message is at its next link: it queues there, and goes on once it is served."""
+        path = message.program.path[message.number]
+        volume = message.program.nbytes[message.number]
+        while True:
+            link, seconds_per_byte = path[message.hop]
+            begins = max(time, self._taken.get(link, 0.0))
+            ends = begins + volume * seconds_per_byte * message.factor
+            self._taken[link] = ends
+            if message.hop == 0:
+                self._push(ends, _LEFT, message.program.source[message.number], message)
+            message.end = max(message.end, ends)  # no link is done before the one before it
+            message.hop += 1
+            if message.hop == len(path):
+                self._deliver(message, message.end)
+                return
+            if begins > time:
+                self._push(begins, _LINK, message.program.source[message.number], message)
+                return
+
+    def _deliver(self, message: _Message, time: float) -> None:
+        program, number = message.program, message.number
+        latency = program.latency[number] * message.factor
+        self._push(time + latency, _ARRIVED, program.destination[number], message)
+
+    def _complete(self, rank: int, kind: int, message: _Message) -> None:
+        """One end of a message is done."""
+        collective, program = message.collective, message.program
+        if collective is None:
+            if kind == _ARRIVED:
+                line = self._ranks[rank]
+                line.inbox.append(message.token)
+                if line.listening:
+                    self._end(rank, max(self.time, line.busy) + self.network.overhead_s)
+            return
+        steps = program.source_step if kind == _LEFT else program.destination_step
+        step = steps[message.number]
+        collective._missing[step] -= 1
+        if not collective._missing[step] and collective._step[rank] == step:
+            self._notify(rank)
+
+    def _push(self, time: float, kind: int, rank: int, subject: Any) -> None:
+        heapq.heappush(self._heap, (time, kind, rank, next(self._order), subject))

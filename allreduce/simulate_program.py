@@ -1,0 +1,129 @@
+"""A schedule prepared for the event simulation: messages and steps as flat lists."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from allreduce.errors import AllreduceError
+from allreduce.network import Network, paths
+from allreduce.schedule import Schedule, bounds
+
+
+@dataclass(frozen=True)
+class Messages:
+    """All messages of a schedule, in its order, empty ones left out. Equal-length arrays."""
+
+    round: np.ndarray
+    source: np.ndarray
+    destination: np.ndarray
+    nbytes: np.ndarray
+    reduce: np.ndarray
+
+
+@dataclass(frozen=True)
+class Program:
+    """`messages` by number, and the steps of every rank: those of `rank` are numbered
+    `first[rank]` up to, not including, `first[rank + 1]`."""
+
+    source: list[int]
+    destination: list[int]
+    nbytes: list[int]
+    handshake: list[bool]
+    latency: list[float]
+    path: list[tuple[tuple[int, float], ...]]  # (link, seconds per byte) of each message
+    source_step: list[int]
+    destination_step: list[int]
+    first: list[int]
+    sends: list[list[int]]  # the messages that each step sends
+    receives: list[int]  # how many messages each step receives
+    sum_bytes: list[int]  # how many bytes each step adds when its messages are there
+
+
+def edges_in_bytes(schedule: Schedule, nbytes: int, itemsize: int) -> np.ndarray:
+    """Where segments begin and end, in bytes, as a Plan cuts `nbytes // itemsize` elements."""
+    if nbytes < 0 or itemsize < 1 or nbytes % itemsize:
+        raise AllreduceError(f"{nbytes} bytes do not make whole elements of {itemsize} bytes")
+    return bounds(nbytes // itemsize, schedule.segments) * itemsize
+
+
+def messages(schedule: Schedule, nbytes: int, itemsize: int = 1, chunks: int = 1) -> Messages:
+    """The messages a Plan would send, each transfer cut in `chunks`."""
+    if chunks < 1:
+        raise AllreduceError(f"chunks {chunks}: at least 1")
+    edges = edges_in_bytes(schedule, nbytes, itemsize)
+    records = np.concatenate(schedule.rounds) if schedule.rounds else np.empty(0, dtype="i4,i4")
+    if not len(records):
+        none = np.empty(0, np.int64)
+        return Messages(none, none, none, none, none.astype(bool))
+    number = np.repeat(np.arange(len(schedule.rounds)), [len(part) for part in schedule.rounds])
+    items = (edges[records["high"]] - edges[records["low"]]) // itemsize
+    parts = np.minimum(items, chunks)
+    index = np.repeat(np.arange(len(records)), parts)
+    chunk = np.arange(len(index)) - np.repeat(np.cumsum(parts) - parts, parts)
+    each, longer = np.divmod(items[index], parts[index])
+    return Messages(
+        number[index],
+        records["source"][index].astype(np.int64),
+        records["destination"][index].astype(np.int64),
+        (each + (chunk < longer)) * itemsize,
+        records["reduce"][index],
+    )
+
+
+def prepare(
+    schedule: Schedule, nbytes: int, network: Network, itemsize: int = 1, chunks: int = 1
+) -> Program:
+    """The program of `schedule` on `nbytes` bytes, on `network`."""
+    sent = messages(schedule, nbytes, itemsize, chunks)
+    rounds = len(schedule.rounds) + 1
+    ends = np.concatenate(
+        [sent.source * rounds + sent.round, sent.destination * rounds + sent.round]
+    )
+    steps, place = np.unique(ends, return_inverse=True)
+    count = len(sent.source)
+    by, to = place[:count], place[count:]
+    order = np.argsort(by, kind="stable")
+    cuts = np.searchsorted(by[order], np.arange(len(steps) + 1)).tolist()
+    listed = order.tolist()
+    return Program(
+        source=sent.source.tolist(),
+        destination=sent.destination.tolist(),
+        nbytes=sent.nbytes.tolist(),
+        handshake=(sent.nbytes > network.eager_limit_B).tolist(),
+        **_ways(network, sent.source, sent.destination, schedule.size),
+        source_step=by.tolist(),
+        destination_step=to.tolist(),
+        first=np.searchsorted(steps // rounds, np.arange(schedule.size + 1)).tolist(),
+        sends=[listed[low:high] for low, high in zip(cuts, cuts[1:], strict=False)],
+        receives=np.bincount(to, minlength=len(steps)).tolist(),
+        sum_bytes=np.bincount(to, sent.nbytes * sent.reduce, len(steps)).tolist(),
+    )
+
+
+def _ways(network: Network, source: np.ndarray, destination: np.ndarray, size: int) -> dict:
+    """`latency` and `path` of each message; messages between one pair share one tuple."""
+    pairs, which = np.unique(source * size + destination, return_inverse=True)
+    table = paths(network, pairs // size, pairs % size, size)
+    tuples = [
+        tuple((link, cost) for link, cost in zip(*row, strict=True) if link >= 0)
+        for row in zip(table.links.tolist(), table.seconds_per_byte.tolist(), strict=True)
+    ]
+    return {
+        "latency": table.latency[which].tolist(),
+        "path": [tuples[index] for index in which.tolist()],
+    }
+
+
+def single(source: int, destination: int, nbytes: int, network: Network, size: int) -> Program:
+    """One message that belongs to no schedule."""
+    if not (0 <= source < size and 0 <= destination < size) or source == destination or nbytes < 0:
+        raise AllreduceError(f"no message of {nbytes} bytes from {source} to {destination}")
+    ways = _ways(network, np.array([source]), np.array([destination]), size)
+    long = nbytes > network.eager_limit_B
+    return Program([source], [destination], [nbytes], [long], **ways, **_NO_STEPS)
+
+
+_NO_STEPS: dict = {
+    name: []
+    for name in ("source_step", "destination_step", "first", "sends", "receives", "sum_bytes")
+}

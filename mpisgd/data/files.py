@@ -1,0 +1,70 @@
+"""Reading users' files: plain or gzip, every kind of damage as one line that names the file."""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+
+from mpisgd.errors import UsageError
+
+# Deflate cannot do better than 1032:1, so a header that promises more than this is damaged.
+LARGEST_EXPANSION = 1100
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The content of `path`, unpacked when it is gzip: by its content, since names mislead.
+
+    Raises UsageError for what goes wrong while it is read inside the context.
+    """
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            if packed:
+                with gzip.GzipFile(fileobj=raw) as unpacked:
+                    yield cast(BinaryIO, unpacked)
+            else:
+                yield raw
+    except EOFError:
+        raise UsageError(str(path), None, "truncated: the gzip data end too early") from None
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(str(path), None, f"damaged gzip data ({error})") from None
+    except OSError as error:
+        raise UsageError(str(path), None, error.strerror or str(error)) from None
+
+
+def fill(stream: BinaryIO, path: Path, target: np.ndarray) -> None:
+    """Read exactly the rest of `stream` into the uint8 array `target`; `path` is for the error."""
+    room = memoryview(target.reshape(-1).data)
+    filled = 0
+    while filled < len(room):
+        count = stream.readinto(room[filled:])  # type: ignore[attr-defined]
+        if not count:
+            message = f"truncated: {filled} bytes of data where its header promises {len(room)}"
+            raise UsageError(str(path), None, message)
+        filled += count
+    # Reading on also lets gzip check its sum.
+    if stream.read(1):
+        raise UsageError(str(path), None, f"longer than the {len(room)} bytes its header promises")
+
+
+def listing(folder: Path) -> list[Path]:
+    """The files in `folder`, in natural order: part2 before part10."""
+    if not folder.is_dir():
+        raise UsageError(str(folder), None, "expected a folder")
+    try:
+        return sorted((path for path in folder.iterdir() if path.is_file()), key=natural)
+    except OSError as error:
+        raise UsageError(str(folder), None, error.strerror or str(error)) from None
+
+
+def natural(path: Path) -> list[tuple[int, str]]:
+    """A sorting key that takes the digits in a name as numbers."""
+    pieces = re.split(r"(\d+)", path.name)
+    return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in pieces]

@@ -1,0 +1,152 @@
+"""Starting under MPI, and leaving it so that no rank is left behind."""
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from allreduce.algorithms import build
+from allreduce.errors import Stalled
+from allreduce.plan import Plan
+from mpisgd.errors import UsageError
+
+ANNOUNCED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
+STEP = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")  # of an srun step, when SLURM_PROCID is set too
+RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+TEXT = 256  # bytes a rank can tell the others
+GRACE = 5.0  # s from a signal to the abort, if no merge has stopped the run by then
+LEFT_EARLY, NOT_FINITE = 1, 3  # exit codes
+
+
+def world() -> Any:
+    """COMM_WORLD. UsageError if a launcher started several tasks but MPI sees only one."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    tasks = announced_tasks(os.environ)
+    if comm.Get_size() == 1 and tasks > 1:
+        library = MPI.Get_library_version().split("\n")[0].strip(" \0")[:60]
+        raise UsageError(
+            f"the launcher started {tasks} tasks, but each is an MPI world of its own",
+            None,
+            f"this MPI is {library}: use its own mpiexec, or srun --mpi=pmi2 (MPICH) or "
+            "--mpi=pmix (Open MPI)",
+        )
+    return comm
+
+
+def announced_tasks(environment: Mapping[str, str]) -> int:
+    """How many tasks the launcher says it started; 1 when nobody says anything sensible."""
+    names = [*ANNOUNCED]
+    if "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
+        names += STEP
+    values = (environment.get(name, "") for name in names)
+    return next((int(v) for v in values if v.isascii() and v.isdigit() and int(v) > 0), 1)
+
+
+def speaks() -> bool:
+    """Whether this process is the one to print, told before MPI has started."""
+    values = (os.environ.get(name, "") for name in RANKS)
+    return next((int(v) for v in values if v.isascii() and v.isdigit()), 0) == 0
+
+
+def texts(comm: Any, text: str, deadline: float = 60.0) -> list[str]:
+    """Every rank's `text` (its first TEXT bytes), on every rank."""
+    table = np.zeros((comm.Get_size(), TEXT), np.uint8)
+    octets = text.encode()[:TEXT]
+    table[comm.Get_rank(), : len(octets)] = np.frombuffer(octets, np.uint8)
+    schedule = build("tree", comm.Get_size())
+    with Plan(comm, schedule, table, tag=120, deadline=deadline) as plan:
+        plan.start()
+        plan.wait()
+    return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in table]
+
+
+def agree(comm: Any, error: UsageError | None, deadline: float = 60.0) -> None:
+    """Raise on every rank if any rank has met a user's mistake: the first one's."""
+    told = texts(comm, str(error) if error else "", deadline)
+    for rank, text in enumerate(told):
+        if text:
+            raise UsageError(text if rank == 0 or not told[0] else told[0])
+
+
+def guarded(comm: Any, main: Callable[[], int]) -> int:
+    """`main()`, a rank's whole work; its exit code.
+
+    UsageError and NotFinite come on all ranks at once: rank 0 says so, all leave. Anything else
+    comes on one rank only: it prints its reason and aborts the job, or the others would wait.
+    """
+    from mpisgd.worker import NotFinite
+
+    try:
+        return main()
+    except UsageError:
+        if comm.Get_rank() == 0:
+            raise
+        return 2
+    except NotFinite as failure:
+        if comm.Get_rank() == 0:
+            print(f"mpisgd: {failure}; stopped before the next merge", file=sys.stderr)
+        return NOT_FINITE
+    except BaseException as failure:
+        _abort(comm, failure)
+        raise
+
+
+def _abort(comm: Any, failure: BaseException) -> None:
+    rank = f"mpisgd: rank {comm.Get_rank()} of {comm.Get_size()}"
+    code = LEFT_EARLY
+    if isinstance(failure, Stalled | OSError):
+        reason = f"{type(failure).__name__}: {failure}"
+    elif isinstance(failure, KeyboardInterrupt):
+        reason, code = "interrupted", 128 + signal.SIGINT
+    elif isinstance(failure, SystemExit):
+        reason = f"left with sys.exit({failure.code!r}) while others were at work"
+        code = failure.code if isinstance(failure.code, int) and failure.code else LEFT_EARLY
+    else:
+        reason = traceback.format_exc().rstrip()
+    print(f"{rank}: {reason}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    comm.Abort(code)
+
+
+class Signals:
+    """SIGTERM, SIGINT and SIGUSR1 ask to stop at the next merge; GRACE later they abort."""
+
+    def __init__(self, comm: Any, ask: Callable[[], None]):
+        self.comm, self.ask = comm, ask
+        self.received: signal.Signals | None = None
+        self._timer: threading.Timer | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Signals":
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            self._give_up()
+        self.received = signal.Signals(number)
+        self.ask()
+        self._timer = threading.Timer(GRACE, self._give_up)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _give_up(self) -> None:
+        assert self.received is not None
+        print(f"mpisgd: rank {self.comm.Get_rank()}: {self.received.name}, no merge came in time",
+              file=sys.stderr, flush=True)  # fmt: skip
+        self.comm.Abort(128 + self.received)

@@ -1,0 +1,82 @@
+"""The pieces that networks share: products in blocks, the loss, the count of work done."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+# Multiply-adds in one block of a product: about a millisecond of a core. Smaller products are not
+# cut. Fixed, and the same whether or not anybody listens: how a product is cut can change its bits.
+BLOCK = 1 << 25
+# A block is at least this long: thin ones would spend their time on moving the other factor.
+SHORTEST = 64
+
+
+class Meter:
+    """Turns multiply-adds done into calls of `progress` with the share done."""
+
+    def __init__(self, progress: Callable[[float], object] | None, total: int):
+        """`total`: multiply-adds of the whole step; nobody listens when `progress` is None."""
+        self._progress, self._total, self._done = progress, total, 0
+
+    def advance(self, work: int) -> None:
+        self._done += work
+        if self._progress is not None:
+            self._progress(min(1.0, self._done / self._total))
+
+
+def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray, meter: Meter) -> None:
+    """out = left @ right for matrices, in blocks along the longer side of `out`."""
+    rows, columns = out.shape
+    inner = left.shape[1]
+    work = rows * inner * columns
+    if work <= BLOCK:
+        np.matmul(left, right, out=out)
+        meter.advance(work)
+        return
+    longer = max(rows, columns)
+    blocks = max(1, min(-(-work // BLOCK), longer // SHORTEST))
+    for i in range(blocks):
+        part = slice(longer * i // blocks, longer * (i + 1) // blocks)
+        if columns > rows:
+            np.matmul(left, right[:, part], out=out[:, part])
+        else:
+            np.matmul(left[part], right, out=out[part])
+        meter.advance(inner * min(rows, columns) * (part.stop - part.start))
+
+
+def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Softmax cross-entropy of each row, stable for logits of any size.
+
+    logits: (rows, classes), overwritten by the probabilities; targets: (rows,) int64.
+    Returns the losses (rows,) and where in the flattened `logits` each target's value lies.
+    """
+    rows, classes = logits.shape
+    flat = logits.reshape(-1)
+    positions = np.arange(0, rows * classes, classes)
+    positions += targets
+    logits -= np.maximum.reduce(logits, axis=1, keepdims=True)
+    chosen = flat[positions]
+    np.exp(logits, out=logits)
+    total = np.add.reduce(logits, axis=1, keepdims=True)
+    logits /= total
+    return np.log(total[:, 0]) - chosen, positions
+
+
+class Scratch:
+    """Matrices of one row per sample that are kept between calls, for any number of rows."""
+
+    def __init__(self, widths: tuple[int, ...]):
+        """One matrix (rows, width) for each of `widths`."""
+        self._widths = widths
+        self._storage: list[np.ndarray] = []
+        self._views: list[np.ndarray] = []
+
+    def matrices(self, rows: int, dtype: np.dtype) -> list[np.ndarray]:
+        """Matrices (rows, width) of undefined content, valid until the next call."""
+        if self._views and len(self._views[0]) == rows and self._views[0].dtype == dtype:
+            return self._views
+        fits = self._storage and len(self._storage[0]) >= rows and self._storage[0].dtype == dtype
+        if not fits:
+            self._storage = [np.empty((rows, width), dtype) for width in self._widths]
+        self._views = [matrix[:rows] for matrix in self._storage]
+        return self._views

@@ -1,0 +1,172 @@
+"""Advice on the delay: from t_p and t_c to d, tau, the time of every algorithm, and how sure.
+
+The rule (DaSGD paper): the smallest d with t_c <= d t_p, and tau = d+1. What the rule does not
+say, and the advice does: convex merging throws (1-xi) of the d steps in flight away, so the
+algorithm to choose is the one of least seconds per *effective* step.
+"""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from mpisgd.predict.epoch import (
+    Bucket,
+    Conditions,
+    StepCost,
+    averaging_cost,
+    check_delay,
+    delay_rule,
+    effective_share,
+    even_buckets,
+    overlap_cost,
+)
+from mpisgd.predict.quantities import number
+
+TRAINABLE = ("tree", "butterfly", "halving-doubling", "ring")
+EVEN_BUCKETS = 8
+BACKWARD_SHARE = 2 / 3
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The advice and what it rests on.
+
+    ratio: t_c/t_p. lower_ratio, upper_ratio: the same d holds for ratios in (lower, upper].
+    delay_low, delay_high: d at ratio * (1 - spread) and ratio * (1 + spread). rows: one per
+    algorithm: step_s, effective_share, effective_step_s, hidden_share. fastest: the algorithm
+    of least seconds per effective step. command: the line to run.
+    """
+
+    workers: int
+    step_s: float
+    allreduce_s: float
+    ratio: float
+    delay: int
+    tau: int
+    xi: float
+    merge: str
+    spread: float
+    lower_ratio: float
+    upper_ratio: float
+    delay_low: int
+    delay_high: int
+    rows: tuple[dict[str, Any], ...]
+    fastest: str
+    command: str
+
+    @property
+    def sure(self) -> bool:
+        """Whether d is the same over the whole spread."""
+        return self.delay_low == self.delay_high
+
+
+def advise(
+    step_s: float,
+    allreduce_s: float,
+    workers: int,
+    *,
+    tau: int | None = None,
+    xi: float = 0.25,
+    merge: str = "convex",
+    spread: float = 0.1,
+    conditions: Conditions | None = None,
+    allreduce: str | None = None,
+    batch: int | None = None,
+    parts: list[Bucket] | None = None,
+    ready_s: float | None = None,
+    part_s: Callable[[float], float] | None = None,
+) -> Advice:
+    """Advice for `workers` ranks whose local step takes `step_s` and all-reduce `allreduce_s`.
+
+    tau: None for d+1. spread: relative uncertainty of t_c/t_p, in [0, 1). allreduce, batch: go
+    into the command line. parts, ready_s, part_s: gradient buckets for `minibatch-overlap`, the
+    end of backward, and the seconds of an all-reduce of so many bytes; without them eight equal
+    buckets over the last two thirds of the step are assumed, at t_c in proportion to bytes.
+    Raises UsageError for nonsense: t_p = 0, nan, 0 workers, tau < d.
+    """
+    delay = delay_rule(step_s, allreduce_s, workers)
+    number("--spread", spread, high=0.999)
+    tau = delay + 1 if tau is None else tau
+    check_delay(tau, delay)
+    if workers == 1:
+        allreduce_s = 0.0  # no one to average with
+    share = effective_share(tau, delay, xi, merge)
+    averaging = partial(averaging_cost, step_s, allreduce_s, workers, conditions=conditions)
+    if parts is None or ready_s is None or part_s is None:
+        parts = even_buckets(step_s, allreduce_s, EVEN_BUCKETS, BACKWARD_SHARE)
+        ready_s, part_s = step_s, float
+    overlap = overlap_cost(step_s, ready_s, parts, part_s, workers, conditions)
+    rows = _rows(overlap, averaging, tau, delay, share, allreduce_s)
+    within = [delay_rule(step_s, allreduce_s * (1 + sign * spread), workers) for sign in (-1, 1)]
+    return Advice(
+        workers=workers,
+        step_s=step_s,
+        allreduce_s=allreduce_s,
+        ratio=allreduce_s / step_s,
+        delay=delay,
+        tau=tau,
+        xi=xi,
+        merge=merge,
+        spread=spread,
+        lower_ratio=float(delay - 1) if delay > 1 else 0.0,
+        upper_ratio=float(delay) if workers > 1 else float("inf"),
+        delay_low=within[0],
+        delay_high=within[1],
+        rows=rows,
+        fastest=min(rows, key=lambda row: row["effective_step_s"])["algorithm"],
+        command=_command(workers, tau, delay, xi, merge, allreduce, batch),
+    )
+
+
+def _rows(
+    overlap: StepCost,
+    averaging: Callable[..., StepCost],
+    tau: int,
+    delay: int,
+    share: float,
+    allreduce_s: float,
+) -> tuple[dict[str, Any], ...]:
+    return (
+        _row("minibatch", averaging(), 1, 1.0, allreduce_s),
+        _row("minibatch-overlap", overlap, 1, 1.0, allreduce_s),
+        _row("local", averaging(tau=tau), tau, 1.0, allreduce_s),
+        _row("dasgd", averaging(tau=tau, delay=delay), tau, share, allreduce_s),
+    )
+
+
+def _row(name: str, cost: StepCost, tau: int, share: float, allreduce_s: float) -> dict[str, Any]:
+    return {
+        "algorithm": name,
+        "compute_s": cost.compute_s,
+        "exposed_s": cost.exposed_s,
+        "slowed_s": cost.slowed_s,
+        "noise_s": cost.noise_s,
+        "step_s": cost.step_s,
+        "effective_share": share,
+        "effective_step_s": cost.step_s / share if share else float("inf"),
+        "hidden_share": max(0.0, 1 - cost.exposed_s * tau / allreduce_s) if allreduce_s else None,
+    }
+
+
+def _command(
+    workers: int,
+    tau: int,
+    delay: int,
+    xi: float,
+    merge: str,
+    allreduce: str | None,
+    batch: int | None,
+) -> str:
+    """The `mpisgd train` line; your own --model and --data go behind it."""
+    words = ["mpisgd", "train"]
+    if workers == 1:
+        words += ["--algorithm", "minibatch"]
+    else:
+        words = ["mpiexec", "-n", str(workers), *words, "--algorithm", "dasgd"]
+        words += ["--tau", str(tau), "--delay", str(delay), "--merge", merge]
+        words += ["--xi", f"{xi:g}"] if merge == "convex" else []
+        words += ["--allreduce", allreduce] if allreduce in TRAINABLE else []
+    words += ["--batch", str(batch)] if batch is not None else []
+    return shlex.join(words)

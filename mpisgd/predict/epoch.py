@@ -1,0 +1,233 @@
+"""Seconds of a step, a round and an epoch: mini-batch, overlapped mini-batch, local, DaSGD.
+
+t_p is the seconds of one local step (forward, backward, update), t_c those of one all-reduce, N
+the iterations of an epoch. Without noise, slow-down or imperfect progress:
+
+    minibatch  N (t_p + t_c)         local  N t_p + (N/tau) t_c
+    dasgd      N t_p + (N/tau) max(0, t_c - min(d, tau) t_p)
+
+(DaSGD paper, Fig. 7; N/tau unrounded.) `minibatch-overlap` all-reduces buckets of gradients,
+one after another, while backward goes on: the baseline that delayed averaging must beat.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+from typing import NamedTuple
+
+import numpy as np
+
+from mpisgd.errors import UsageError
+from mpisgd.predict.paleo import FLOAT_BYTES, StepTime
+from mpisgd.predict.quantities import number, whole
+
+ALGORITHMS = ("minibatch", "minibatch-overlap", "local", "dasgd")
+MERGES = ("convex", "delta", "overwrite")
+RULE_TOLERANCE = 1e-9
+NOISE_ROUNDS = 200
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What keeps communication from hiding as it should. Raises UsageError for nonsense.
+
+    progress: the share of t_c that can overlap with computation (1: all). slowdown: how much
+    longer computation takes while a communication is in flight (0: not at all; 0.1: 10 %).
+    noise: standard deviation / mean of a rank's step time, log-normal, independent.
+    """
+
+    progress: float = 1.0
+    slowdown: float = 0.0
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        number("--progress-share", self.progress, high=1.0)
+        number("--slowdown", self.slowdown)
+        number("--noise", self.noise)
+
+
+class StepCost(NamedTuple):
+    """Mean seconds of one step, by cause."""
+
+    compute_s: float
+    exposed_s: float  # communication that computation did not hide
+    slowed_s: float  # computation slowed by communication in flight
+    noise_s: float  # waiting for the slowest rank
+
+    @property
+    def step_s(self) -> float:
+        """All causes together."""
+        return sum(self)
+
+
+class Bucket(NamedTuple):
+    """Gradients sent together: seconds after the step's start when ready, and their bytes."""
+
+    ready_s: float
+    nbytes: float
+
+
+def delay_rule(step_s: float, allreduce_s: float, workers: int) -> int:
+    """The smallest d with t_c <= d t_p, at least 1; 0 for one worker (DaSGD paper; tau = d+1).
+
+    Raises UsageError for t_p = 0, negative times and values that are not finite.
+    """
+    check_times(step_s, allreduce_s)
+    if whole("workers", workers) == 1:
+        return 0
+    return max(1, ceil(allreduce_s / step_s - RULE_TOLERANCE))
+
+
+def check_times(step_s: float, allreduce_s: float) -> None:
+    """UsageError unless t_p > 0 and t_c >= 0, both finite, with a finite quotient."""
+    number("step time t_p", step_s, open_low=True)
+    number("all-reduce time t_c", allreduce_s)
+    if not allreduce_s / step_s < inf:
+        raise UsageError("step time t_p", step_s, "too small beside the all-reduce time")
+
+
+def check_delay(tau: int, delay: int) -> None:
+    """UsageError unless tau >= 1 and 0 <= d <= tau."""
+    whole("--tau", tau)
+    whole("--delay", delay, low=0)
+    if delay > tau:
+        raise UsageError("--delay", delay, f"at most tau = {tau}; raise --tau or take auto")
+
+
+def effective_share(tau: int, delay: int, xi: float, merge: str = "convex") -> float:
+    """Effective steps / steps: a convex merge throws (1-xi) of the d steps in flight away, so a
+    round of tau steps is worth tau - (1-xi) d; `delta` loses none; `overwrite` is xi = 0."""
+    number("--xi", xi, high=1.0)
+    if merge not in MERGES:
+        raise UsageError("--merge", merge, f"choose from {', '.join(MERGES)}")
+    lost = {"convex": 1.0 - xi, "delta": 0.0, "overwrite": 1.0}[merge]
+    return (tau - lost * delay) / tau
+
+
+def iterations(samples: int, workers: int, local_batch: int) -> int:
+    """Steps of one epoch: ceil(samples / (workers * local batch))."""
+    return -(-samples // (workers * local_batch))
+
+
+def averaging_cost(
+    step_s: float,
+    allreduce_s: float,
+    workers: int,
+    tau: int = 1,
+    delay: int = 0,
+    conditions: Conditions | None = None,
+) -> StepCost:
+    """One step of an algorithm that averages every tau steps and merges d steps later.
+
+    (tau, d) = (1, 0) is mini-batch SGD, (tau, 0) local SGD. For d > tau (a model only: the
+    network port is serial) the stall is that of d = tau. Raises UsageError for bad times.
+    """
+    check_times(step_s, allreduce_s)
+    conditions = conditions or Conditions()
+    window = min(delay, tau) * step_s
+    background = conditions.progress * allreduce_s
+    slow = conditions.slowdown
+    stall = max(0.0, background - window * (1 + slow))
+    slowed = slow * min(window, background / (1 + slow))
+    noise = 0.0
+    if conditions.noise > 0 and workers > 1:
+        noise = _noise_wait(step_s, allreduce_s, workers, tau, delay, conditions)
+    exposed = (allreduce_s - background + stall) / tau
+    return StepCost(step_s, exposed, slowed / tau, noise)
+
+
+def buckets(step: StepTime, message_bytes: float, bucket_bytes: float) -> list[Bucket]:
+    """The gradients of `step` in backward order, cut as soon as a bucket is full.
+
+    `message_bytes` is the whole gradient; the layers share it by their parameters.
+    """
+    number("--bucket", bucket_bytes, open_low=True)
+    per_parameter = message_bytes / step.parameters
+    result: list[Bucket] = []
+    clock, filled = step.forward_s, 0.0
+    for layer in reversed(step.layers):
+        clock += layer.backward_s
+        filled += layer.parameters * per_parameter
+        if filled >= bucket_bytes:
+            result.append(Bucket(clock, filled))
+            filled = 0.0
+    if filled > 0:
+        result.append(Bucket(clock, filled))
+    return result
+
+
+def even_buckets(step_s: float, nbytes: float, count: int, backward: float) -> list[Bucket]:
+    """`count` equal buckets that become ready evenly over the last `backward` share of a step:
+    for a step whose layers are unknown."""
+    first = step_s * (1 - backward)
+    return [
+        Bucket(first + step_s * backward * (i + 1) / count, nbytes / count) for i in range(count)
+    ]
+
+
+def overlap_cost(
+    step_s: float,
+    ready_s: float,
+    parts: Sequence[Bucket],
+    allreduce_s: Callable[[float], float],
+    workers: int,
+    conditions: Conditions | None = None,
+) -> StepCost:
+    """One step of mini-batch SGD with its buckets all-reduced in turn during backward.
+
+    ready_s: seconds when backward ends (the update follows the last bucket). allreduce_s:
+    seconds of an all-reduce of so many bytes. Raises UsageError for bad times.
+    """
+    conditions = conditions or Conditions()
+    costs = [allreduce_s(part.nbytes) for part in parts]
+    check_times(step_s, sum(costs))
+    port = 0.0
+    for part, cost in zip(parts, costs, strict=True):
+        port = max(port, part.ready_s) + conditions.progress * cost
+    stall = max(0.0, port - ready_s)
+    hidden = max(0.0, conditions.progress * sum(costs) - stall)
+    exposed = (1 - conditions.progress) * sum(costs) + stall
+    slowed = conditions.slowdown / (1 + conditions.slowdown) * hidden
+    noise = 0.0
+    if conditions.noise > 0 and workers > 1:
+        noise = _noise_wait(step_s, 0.0, workers, 1, 0, conditions)
+    return StepCost(step_s, exposed, slowed, noise)
+
+
+def _noise_wait(
+    step_s: float, allreduce_s: float, workers: int, tau: int, delay: int, conditions: Conditions
+) -> float:
+    """Mean seconds a step waits for slower ranks, beyond the stall of equal ranks: a seeded
+    simulation of every rank's clock, as an average is ready t_c after its last rank started."""
+    generator = np.random.default_rng(0)
+    variance = np.log1p(conditions.noise**2)
+    shape = (NOISE_ROUNDS, tau, workers)
+    factors = generator.lognormal(-variance / 2, np.sqrt(variance), shape)
+    flight = conditions.progress * allreduce_s
+    noisy = _mean_wait(step_s * factors, flight, min(delay, tau))
+    equal = max(0.0, flight - min(delay, tau) * step_s)
+    return max(0.0, noisy - equal) / tau
+
+
+def _mean_wait(steps: np.ndarray, flight_s: float, delay: int) -> float:
+    """Mean seconds a rank waits in a round. `steps`: seconds [round, step of the round, rank].
+
+    A round starts with an average; the rank merges it `delay` steps later. The first half is
+    left out: ranks that rarely wait drift apart until they do.
+    """
+    rounds = len(steps)
+    before, after = steps[:, :delay].sum(axis=1), steps[:, delay:].sum(axis=1)
+    clock = np.zeros(steps.shape[2])
+    waits = []
+    for r in range(rounds):
+        ready = clock.max() + flight_s
+        clock = clock + before[r]
+        merged = np.maximum(clock, ready)
+        waits.append(float((merged - clock).mean()))
+        clock = merged + after[r]
+    return float(np.mean(waits[rounds // 2 :]))
+
+
+def gradient_bytes(parameters: int) -> float:
+    """Bytes of an fp32 gradient."""
+    return float(parameters * FLOAT_BYTES)

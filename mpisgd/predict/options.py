@@ -1,0 +1,108 @@
+"""The options that `predict` and `advise` share, and what they mean."""
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+from mpisgd.errors import UsageError
+from mpisgd.predict import devices, networks, quantities
+from mpisgd.predict.costs import ROUNDING
+from mpisgd.predict.epoch import MERGES, Conditions
+from mpisgd.predict.paleo import COMPUTE
+
+
+def add_cluster(
+    parser: argparse.ArgumentParser, device: str | None, network: str | None
+) -> list[argparse.Action]:
+    """Options for the device, the network and the all-reduce, with these defaults."""
+    group = parser.add_argument_group("device and network")
+    actions: list[argparse.Action] = []
+
+    def add(*names: str, **settings: Any) -> None:
+        actions.append(group.add_argument(*names, **settings))
+
+    spec = "a .toml file, key=value,..., or one of"
+    add("--device", default=device, help=f"{spec} {', '.join(devices.DEVICES)}")
+    add("--network", default=network, help=f"{spec} {', '.join(networks.NETWORKS)}")
+    add("--topology", help=f"one of {', '.join(networks.TOPOLOGIES)} (default: the network's)")
+    add("--bandwidth", metavar="GBPS", help="of the link between servers, decimal Gbit/s")
+    add("--latency", metavar="TIME", help="of a message between servers, as in 2us")
+    add("--sum-cost", metavar="TIME", help="to sum one received byte, as in 0.1ns")
+    add("--server-size", metavar="N", help="devices a server")
+    add("--server-bandwidth", metavar="GBYTES", help="inside a server, 10^9 bytes/s")
+    add("--rounding", default="ceil", help=f"no power of two: {' or '.join(ROUNDING)} (ceil)")
+    add("--peak-share", default="1", metavar="SHARE", help="of the device's peak, in (0, 1]")
+    add("--pipelined", action="store_true", help="a layer's memory traffic hides its arithmetic")
+    add("--compute", default="paleo", help=f"model of t_p: {' or '.join(COMPUTE)} (paleo)")
+    add("--bytes", metavar="SIZE", help="of one all-reduce, as in 102M (default: 4 a parameter)")
+    add("--bucket", default="25M", metavar="SIZE", help="of minibatch-overlap (25M)")
+    return actions
+
+
+def add_conditions(parser: argparse.ArgumentParser) -> None:
+    """Options for what goes on while communication is in flight, and for merging."""
+    group = parser.add_argument_group("conditions and merging")
+    add = group.add_argument
+    add("--progress-share", default="1", metavar="SHARE", help="of t_c that can overlap (1)")
+    add("--slowdown", default="0", metavar="X", help="of computation beside communication (0)")
+    add("--noise", default="0", metavar="X", help="deviation / mean of a rank's step time (0)")
+    add("--tau", default="auto", metavar="N", help="steps between averages (auto: d + 1)")
+    add("--xi", default="0.25", metavar="X", help="share of the own parameters in a merge (0.25)")
+    add("--merge", default="convex", help=f"one of {', '.join(MERGES)} (convex)")
+
+
+def network(arguments: argparse.Namespace, text: str) -> networks.Network:
+    """The network `text` names, with the overriding options. Raises UsageError."""
+    changes: dict[str, Any] = {}
+    place = quantities.number
+    if arguments.topology is not None:
+        if arguments.topology not in networks.TOPOLOGIES:
+            allowed = f"choose from {', '.join(networks.TOPOLOGIES)}"
+            raise UsageError("--topology", arguments.topology, allowed)
+        changes["topology"] = arguments.topology
+    if arguments.bandwidth is not None:
+        changes["bandwidth_Gbps"] = place("--bandwidth", arguments.bandwidth, open_low=True)
+    if arguments.server_bandwidth is not None:
+        changes["server_bandwidth_GBps"] = place(
+            "--server-bandwidth", arguments.server_bandwidth, open_low=True
+        )
+    if arguments.latency is not None:
+        changes["latency_s"] = quantities.duration("--latency", arguments.latency)
+    if arguments.sum_cost is not None:
+        changes["sum_s_per_byte"] = quantities.duration("--sum-cost", arguments.sum_cost)
+    if arguments.server_size is not None:
+        changes["server_size"] = quantities.whole("--server-size", arguments.server_size)
+    return replace(networks.find(text), **changes)
+
+
+def conditions(arguments: argparse.Namespace) -> Conditions:
+    """The conditions that the options describe. Raises UsageError."""
+    return Conditions(
+        quantities.number("--progress-share", arguments.progress_share, high=1.0),
+        quantities.number("--slowdown", arguments.slowdown),
+        quantities.number("--noise", arguments.noise),
+    )
+
+
+def automatic(place: str, text: str, low: int) -> int | None:
+    """None for `auto`, else a whole number. Raises UsageError."""
+    return None if text == "auto" else quantities.whole(place, text, low=low)
+
+
+def shared(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of a Study that both commands take from the same options."""
+    nbytes = arguments.bytes
+    return {
+        "tau": automatic("--tau", arguments.tau, 1),
+        "xi": quantities.number("--xi", arguments.xi, high=1.0),
+        "merge": arguments.merge,
+        "nbytes": None if nbytes is None else quantities.size("--bytes", nbytes),
+        "bucket_bytes": quantities.size("--bucket", arguments.bucket),
+        "rounding": arguments.rounding,
+        "peak_share": quantities.number(
+            "--peak-share", arguments.peak_share, high=1.0, open_low=True
+        ),
+        "pipelined": arguments.pipelined,
+        "compute": arguments.compute,
+        "conditions": conditions(arguments),
+    }

@@ -1,0 +1,290 @@
+"""Read result files, whole, partial or still being written; refuse damaged and foreign ones.
+
+Nothing in a file is trusted: no link out of it is followed, no object is made from its bytes, and
+every dataset must have the type and the dimensions of the schema.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from mpisgd.errors import UsageError
+from mpisgd.store import superblock
+from mpisgd.store.schema import KINDS, ROOT, SCHEMA_VERSION, Field, counter, fields
+from mpisgd.store.target import partial_path
+
+MOST_RANKS = 1 << 20
+# gzip shrinks at most about 1,032 to 1, so a file that claims more is damaged or malicious.
+MOST_EXPANSION = 2000
+ALLOWANCE = 1 << 24
+
+
+class DamagedFile(UsageError):
+    """A file that cannot be read as a result: one line with the file and the reason."""
+
+
+class Case(NamedTuple):
+    """One case of a benchmark: what it was, and seconds [repetition, rank]."""
+
+    row: dict[str, Any]
+    seconds: np.ndarray
+
+
+def read(path: str | os.PathLike) -> "Run":
+    """The run in `path`, or in PATH.partial when there is no PATH. Raises DamagedFile."""
+    found = Path(path)
+    if not os.path.exists(found) and os.path.exists(partial_path(found)):
+        found = partial_path(found)
+    if os.path.isdir(found):
+        raise DamagedFile(str(path), None, "is a folder, not a result file")
+    return Run(found)
+
+
+class Run:
+    """One result file. Columns are read when asked for, and may then raise DamagedFile."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file = _open(path)
+        try:
+            with self.guard():
+                self._size = os.stat(path).st_size
+                self.attributes = _attributes(path, self._file)
+                self.kind: str = self.attributes["kind"]
+                self.ranks: int = self.attributes["ranks"]
+                self.complete: bool = self.attributes["complete"]
+                self.virtual: bool = self.attributes["virtual"]
+                self.schema_version: int = self.attributes["schema_version"]
+                self._fields = {field.path: field for field in fields(self.kind)}
+                self._datasets = {f.path: self._check(f) for f in self._fields.values()}
+                self.rows = {f.path: self._count(f) for f in self._fields.values()}
+                self.config = self._text("config")
+                self.environment = self._text("environment")
+                self.summary = self._text("summary")
+                self.reason: str | None = self._text("reason").get("reason")
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; what was read stays."""
+        self._file.close()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @cached_property
+    def steps(self) -> "Table":
+        """/steps: name -> array [step, rank] (rate: [step]); step 1 is row 0."""
+        return Table(self, "steps")
+
+    @cached_property
+    def reported(self) -> np.ndarray:
+        """How many steps each rank reported [rank]; a killed run's ranks may differ."""
+        with self.guard():
+            return self._datasets["rows/steps"][()] if self.kind == "train" else np.zeros(0, int)
+
+    @cached_property
+    def evaluation(self) -> "Table":
+        """/evaluation: name -> array [evaluation]."""
+        return Table(self, "evaluation")
+
+    @cached_property
+    def events(self) -> "Table":
+        """/events: name -> array [event]."""
+        return Table(self, "events")
+
+    @cached_property
+    def restarts(self) -> list[dict[str, Any]]:
+        """/restarts, one dict a restart."""
+        if self.kind != "train":
+            return []
+        return [self._parse("restarts/rows", text) for text in self.column("restarts/rows")]
+
+    @cached_property
+    def cases(self) -> list[Case]:
+        """/samples, one Case a case, in the order they were stored."""
+        if self.kind != "bench":
+            return []
+        rows = [self._parse("samples/cases", text) for text in self.column("samples/cases")]
+        case, seconds = self.column("samples/case"), self.column("samples/seconds")
+        return [Case(row, seconds[case == index]) for index, row in enumerate(rows)]
+
+    def column(self, path: str) -> np.ndarray:
+        """The valid rows of one dataset, such as "steps/wait_s". Raises DamagedFile."""
+        rows = self.rows[path]
+        with self.guard():
+            dataset = self._datasets[path]
+            size = dataset.dtype.itemsize * max(1, rows) * int(np.prod(dataset.shape[1:]))
+            if size > self._size * MOST_EXPANSION + ALLOWANCE:
+                self.damaged(f"/{path} claims {size} bytes, more than the file can hold")
+            values = dataset[:rows]
+            if len(values) == rows:
+                return values
+            padded = np.full((rows, *values.shape[1:]), self._fields[path].fill, values.dtype)
+            padded[: len(values)] = values
+            return padded
+
+    def arrays(self) -> Iterator[tuple[Field, np.ndarray]]:
+        """Every dataset with its valid rows, one at a time; columns never reported are left out."""
+        for field in self._fields.values():
+            if self.has(field.path):
+                yield field, self.column(field.path)
+
+    def has(self, path: str) -> bool:
+        """Whether anything was ever reported in this dataset."""
+        return path in self._datasets and self._datasets[path].shape[0] > 0
+
+    def damaged(self, reason: str) -> None:
+        """Raise DamagedFile for this file."""
+        raise DamagedFile(str(self.path), None, reason)
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """What HDF5 says of damage becomes one line with the file's name."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
+            raise DamagedFile(str(self.path), None, f"is damaged ({_line(error)})") from error
+
+    def _check(self, field: Field) -> h5py.Dataset:
+        """One dataset against the schema: linked within the file, of its type and dimensions."""
+        here: Any = self._file
+        for part in field.path.split("/"):
+            if not isinstance(here, h5py.Group):
+                self.damaged(f"/{field.path} is not inside a group")
+            link = here.get(part, getlink=True)
+            if link is None:
+                self.damaged(f"has no /{field.path}")
+            if not isinstance(link, h5py.HardLink):
+                self.damaged(f"/{field.path} is a link to elsewhere, which is not followed")
+            here = here[part]
+        if not isinstance(here, h5py.Dataset) or here.is_virtual or here.external:
+            self.damaged(f"/{field.path} is not a dataset of this file")
+        json_text = field.dtype == "json"
+        right = here.dtype.kind == "S" if json_text else here.dtype == np.dtype(field.dtype)
+        if not right:
+            self.damaged(f"/{field.path} has type {here.dtype}, not {field.dtype}")
+        dims = field.dims or ("one",)
+        fixed = {"rank": self.ranks, "one": 1}
+        if here.ndim != len(dims) or any(
+            fixed.get(dim, length) != length for dim, length in zip(dims, here.shape, strict=True)
+        ):
+            self.damaged(f"/{field.path} has shape {here.shape}, not {list(dims)}")
+        return here
+
+    def _count(self, field: Field) -> int:
+        """The valid rows of a dataset: what its counter says."""
+        path = counter(field)
+        if not path:
+            return self._datasets[field.path].shape[0]
+        counts = self._datasets[path][()]
+        count = int(counts.max())
+        longest = max(
+            self._datasets[other.path].shape[0]
+            for other in self._fields.values()
+            if counter(other) == path
+        )
+        if count > longest or counts.min() < 0:
+            self.damaged(f"/{path} counts {count} rows of {longest}")
+        return count
+
+    def _text(self, path: str) -> dict[str, Any]:
+        return self._parse(path, self.column(path)[0])
+
+    def _parse(self, path: str, text: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(text or b"{}")
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            self.damaged(f"/{path} is not JSON")
+        return value
+
+
+class Table(Mapping[str, np.ndarray]):
+    """The reported columns of one group, each read once, when asked for."""
+
+    def __init__(self, run: Run, group: str):
+        self._run = run
+        self._group = group
+        self._read: dict[str, np.ndarray] = {}
+        self._names = [
+            field.name for field in fields(run.kind) if field.group == group and run.has(field.path)
+        ]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._read:
+            self._read[name] = self._run.column(f"{self._group}/{name}")
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _open(path: Path) -> h5py.File:
+    """The file, opened to read, also while it is written or as a killed writer left it."""
+    try:
+        with open(path, "rb") as file:
+            block = file.read(superblock.LENGTH)
+            size = file.seek(0, os.SEEK_END)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DamagedFile(str(path), None, reason) from error
+    if not block:
+        raise DamagedFile(str(path), None, "is empty")
+    if not block.startswith(superblock.SIGNATURE):
+        raise DamagedFile(str(path), None, "is not an HDF5 file")
+    settled = superblock.settled(block, size)
+    try:
+        if settled is None:
+            return h5py.File(path, "r", locking="best-effort")
+        return h5py.File(superblock.Left(path, settled), "r")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DamagedFile(str(path), None, f"is damaged ({_line(error)})") from error
+
+
+def _attributes(path: Path, file: h5py.File) -> dict[str, Any]:
+    """The attributes of the root group, each of the schema's type."""
+    if "schema_version" not in file.attrs or "kind" not in file.attrs:
+        raise DamagedFile(str(path), None, "is an HDF5 file, but no result of mpisgd")
+    found: dict[str, Any] = {}
+    for attribute in ROOT:
+        value = file.attrs.get(attribute.name)
+        value = value.item() if isinstance(value, np.generic) else value
+        value = value.decode("ascii", "replace") if isinstance(value, bytes) else value
+        if type(value) is not attribute.kind:
+            reason = f"attribute {attribute.name} is {value!r}, not {attribute.kind.__name__}"
+            raise DamagedFile(str(path), None, reason)
+        if attribute.name == "schema_version" and value != SCHEMA_VERSION:
+            reason = f"has schema version {value}; this program reads version {SCHEMA_VERSION}"
+            raise DamagedFile(str(path), None, reason)
+        found[attribute.name] = value
+    if found["kind"] not in KINDS:
+        raise DamagedFile(str(path), None, f"holds {found['kind']!r}, not one of {KINDS}")
+    if not 1 <= found["ranks"] <= MOST_RANKS:
+        raise DamagedFile(str(path), None, f"has {found['ranks']} ranks")
+    return found
+
+
+def _line(error: BaseException) -> str:
+    """HDF5's complaint on one short line."""
+    text = " ".join(str(error).split())
+    return (text or type(error).__name__)[:160]

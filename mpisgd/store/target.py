@@ -1,0 +1,41 @@
+"""Where a result file goes: names, and what can be told wrong before anything runs. No HDF5."""
+
+import os
+from pathlib import Path
+
+from mpisgd.errors import UsageError
+
+OPTION = "--output"
+
+
+def partial_path(path: str | os.PathLike) -> Path:
+    """The file that stands beside the target while a run goes on, or after it was killed."""
+    path = Path(path)
+    return path.with_name(path.name + ".partial")
+
+
+def check_target(path: str | os.PathLike, overwrite: bool = False, resume: bool = False) -> None:
+    """Refuse a target that cannot or must not be written, before any communication.
+
+    resume: existing files are to be continued, so they are no obstacle. Raises UsageError.
+    """
+    target = Path(path)
+    if not target.name or str(path).endswith("/"):
+        raise UsageError(OPTION, str(path), "must name a file, such as run.h5")
+    if os.path.isdir(target):
+        raise UsageError(OPTION, str(path), "is a folder; name a file in it")
+    folder = target.parent
+    if not os.path.isdir(folder):
+        raise UsageError(OPTION, str(path), f"there is no folder {str(folder)!r}; make it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(OPTION, str(path), f"the folder {str(folder)!r} cannot be written to")
+    longest = os.pathconf(folder, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255
+    if len(os.fsencode(target.name)) > longest - len(".partial") - 1:
+        raise UsageError(OPTION, str(path), "the name is too long")
+    if overwrite or resume:
+        return
+    if os.path.lexists(target):
+        raise UsageError(OPTION, str(path), "exists; pass --overwrite or choose another name")
+    if os.path.lexists(partial_path(target)):
+        allowed = f"{partial_path(target).name} is there from a run that did not complete; "
+        raise UsageError(OPTION, str(path), allowed + "pass --overwrite or choose another name")

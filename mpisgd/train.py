@@ -1,0 +1,169 @@
+"""`mpisgd train`: build a run from an Experiment, let a world run it, record it."""
+
+import argparse
+import os
+import sys
+from functools import partial
+from typing import Any
+
+from mpisgd import tables
+from mpisgd.errors import UsageError
+from mpisgd.experiment import Experiment, from_arguments
+from mpisgd.experiment import add_arguments as add_options
+from mpisgd.options import whole
+from mpisgd.store.target import check_target
+
+VIRTUAL_STEP_S = 1e-3  # seconds of a virtual step when --step-time does not say
+SUMMARY = ("algorithm", "ranks", "steps", "time_s", "steps_per_s", "loss", "accuracy")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `mpisgd train`."""
+    add_options(parser)
+    parser.add_argument(
+        "--virtual", metavar="M", help="M ranks in this process, on a virtual clock"
+    )
+    parser.add_argument("--output", metavar="FILE", help="HDF5 file for the results")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
+    parser.add_argument("--blas-threads", metavar="N", help="BLAS threads of each rank [1]")
+    parser.add_argument("--format", choices=tables.FORMATS, default="table", help="of the summary")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one experiment; exit code 0, 2 for a user's mistake, 3 where a loss was not finite."""
+    from mpisgd import launch
+
+    try:
+        experiment = from_arguments(arguments)
+        ranks = None if arguments.virtual is None else _virtual_ranks(arguments.virtual)
+        if arguments.blas_threads is not None:
+            whole(1, 4096).read("--blas-threads", arguments.blas_threads)
+    except UsageError:
+        if launch.speaks():
+            raise
+        return 2
+    if ranks is not None:
+        return _run_virtual(experiment, ranks, arguments)
+    comm = launch.world()
+    return launch.guarded(comm, partial(_run_real, comm, experiment, arguments))
+
+
+def build_worker(experiment: Experiment, dataset: Any, site: Any) -> Any:
+    """The Worker of one rank: model, data, optimiser on its site. `experiment` is resolved."""
+    import numpy as np
+
+    from mpisgd import models, optim
+    from mpisgd.data.shards import Sampler
+    from mpisgd.parameters import Parameters
+    from mpisgd.worker import CONTROL, Worker
+
+    options = {"hidden": experiment.hidden} if experiment.hidden is not None else {}
+    model = models.build(
+        experiment.model, dataset, rank=site.rank, size=site.size, seed=experiment.seed, **options
+    )
+    parameters = Parameters(model.shapes, experiment.dtype, extra=CONTROL)
+    model.initialise(parameters, np.random.default_rng((experiment.seed, 1)))
+    optimiser = optim.build(
+        experiment.optimiser, parameters.size, parameters.dtype,
+        momentum=experiment.momentum, weight_decay=experiment.weight_decay,
+        nesterov=experiment.nesterov or None,
+    )  # fmt: skip
+    ema = None
+    if experiment.ema is not None:
+        ema = optim.EMA(parameters.size, experiment.ema, dtype=parameters.dtype)
+        ema.update(parameters.flat)
+    steps = experiment.steps or 1
+    return Worker(
+        site, model, dataset,
+        Sampler(dataset.samples, site.size, experiment.batch, experiment.seed),
+        optimiser, optim.schedule(experiment.rate_schedule, experiment.rate, steps), steps,
+        parameters, ema, experiment.evaluate_every or 0,
+    )  # fmt: skip
+
+
+def algorithm_run(experiment: Experiment, worker: Any) -> Any:
+    """The generator of the experiment's algorithm on `worker`."""
+    from mpisgd.algorithms import ALGORITHMS, OPTIONS
+    from mpisgd.registry import resolve
+
+    function = resolve(ALGORITHMS, experiment.algorithm, "--algorithm")
+    return function(worker, **{n: getattr(experiment, n) for n in OPTIONS[experiment.algorithm]})
+
+
+def load(experiment: Experiment) -> Any:
+    """The experiment's data set."""
+    from mpisgd import data
+
+    return data.load(
+        experiment.data, experiment.data_path, samples=experiment.data_samples,
+        seed=experiment.seed,
+    )  # fmt: skip
+
+
+def resolve_for(experiment: Experiment, dataset: Any, ranks: int) -> Experiment:
+    """The experiment with what follows from the data and the number of ranks."""
+    per_epoch = -(-dataset.samples // (ranks * experiment.batch))
+    return experiment.resolved(ranks, per_epoch)
+
+
+def _virtual_ranks(text: str) -> int:
+    return whole(1, 65536).read("--virtual", text)
+
+
+def _run_real(comm: Any, experiment: Experiment, arguments: argparse.Namespace) -> int:
+    from mpisgd import launch
+    from mpisgd.worlds.real import train
+
+    error: UsageError | None = None
+    dataset: Any = None
+    try:
+        dataset = load(experiment)
+        if arguments.output is not None and comm.Get_rank() == 0:
+            check_target(arguments.output, arguments.overwrite)
+        build_worker(resolve_for(experiment, dataset, comm.Get_size()), dataset, _Probe(comm))
+    except UsageError as mistake:
+        error = mistake
+    launch.agree(comm, error, experiment.deadline_s)
+    experiment = resolve_for(experiment, dataset, comm.Get_size())
+    return train(comm, experiment, dataset, arguments)
+
+
+class _Probe:
+    """A site that can only be named: building a worker on it finds mistakes before any message."""
+
+    def __init__(self, comm: Any):
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+
+
+def _run_virtual(experiment: Experiment, ranks: int, arguments: argparse.Namespace) -> int:
+    from mpisgd.worlds.virtual import train
+
+    dataset = load(experiment)
+    if arguments.output is not None:
+        check_target(arguments.output, arguments.overwrite)
+    return train(resolve_for(experiment, dataset, ranks), dataset, arguments)
+
+
+def report(experiment: Experiment, last: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Print the summary on standard output."""
+    time_s = last.get("time_s", 0.0)
+    row = {
+        "algorithm": experiment.algorithm,
+        "ranks": experiment.ranks,
+        "steps": last.get("step"),
+        "time_s": time_s,
+        "steps_per_s": last.get("step", 0) / time_s if time_s else None,
+        "loss": last.get("loss"),
+        "accuracy": last.get("accuracy"),
+    }
+    print(tables.render(SUMMARY, [row], arguments.format))
+    sys.stdout.flush()
+
+
+def progress_bar(experiment: Experiment) -> Any:
+    """A bar on a terminal, None elsewhere."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+    from tqdm import tqdm
+
+    return tqdm(total=experiment.steps, unit="step", desc=experiment.algorithm, leave=False)

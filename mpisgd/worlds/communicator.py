@@ -1,0 +1,213 @@
+"""Real ranks on the wall clock: one site a process, over a communicator with mpi4py's names.
+
+`poll`: the averages in flight move on whenever the model calls `progress` or somebody waits.
+`thread`: a thread drives them, on a communicator of its own. This module imports no MPI.
+"""
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from allreduce.algorithms import broadcast, build
+from allreduce.plan import Plan
+from allreduce.schedule import Schedule
+from mpisgd.evaluation import TRAINING, shard_sums
+from mpisgd.parameters import Parameters
+from mpisgd.worker import Mean, Worker
+from mpisgd.worlds.progress import PolledFlight, ProgressThread, ThreadedFlight
+
+OWN_TAG = 100  # plans of the site itself, which are never in flight together
+LOOK_EVERY = 1e-4  # s between looks while a step is padded
+
+Steps = Generator[None, None, None]
+
+
+class Recorder(Protocol):
+    """Where rows go."""
+
+    def step(self, step: int, columns: dict[str, float]) -> None: ...
+
+    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None: ...
+
+
+@dataclass
+class Counters:
+    """Where a step's time went, in seconds; the names are columns of /steps."""
+
+    compute_s: float = 0.0
+    update_s: float = 0.0
+    poll_s: float = 0.0
+    wait_s: float = 0.0
+    polls: int = 0
+
+    def look(self, seconds: float) -> None:
+        self.poll_s += seconds
+        self.polls += 1
+
+
+class CommunicatorSite:
+    """One process's place: clocks, plans in flight, and what it was asked by signals."""
+
+    def __init__(
+        self,
+        comm: Any,
+        schedule: Schedule,
+        recorder: Recorder,
+        *,
+        chunks: int = 1,
+        deadline: float = 60.0,
+        step_time: float | None = None,
+        thread_comm: Any = None,
+    ):
+        """`step_time`: pad each computation to that many seconds. `thread_comm`: let a thread
+        drive the algorithm's plans on it."""
+        self.comm, self.schedule, self.recorder = comm, schedule, recorder
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.chunks, self.deadline, self.step_time = chunks, deadline, step_time
+        self.asked_to_stop = False
+        self.final_average_s = 0.0  # how long the last average took that only evaluation needs
+        self.thread = ProgressThread(thread_comm) if thread_comm is not None else None
+        self._flying: list[Plan] = []
+        self._flights: list[PolledFlight | ThreadedFlight] = []
+        self._counters = Counters()
+        self._origin, self._paused = time.perf_counter(), 0.0
+        self._step, self._step_began = 0, 0.0
+        self._average: Mean | None = None
+
+    def now(self) -> float:
+        """Seconds since the run began, evaluations left out."""
+        return time.perf_counter() - self._origin - self._paused
+
+    def broadcast(self, values: np.ndarray) -> None:
+        """Rank 0's values to all, in place."""
+        self._all_reduce(broadcast(self.size), values)
+
+    def begin(self) -> None:
+        """The run's zero of time, when all ranks have come so far."""
+        self.sum(np.zeros(1))
+        self._origin, self._paused = time.perf_counter(), 0.0
+
+    def begin_step(self, step: int) -> None:
+        self._step, self._step_began = step, self.now()
+        self._counters = Counters()
+
+    def compute(self, work: Callable[[Callable[[float], object]], None], samples: int) -> Steps:
+        began, counters = time.perf_counter(), self._counters
+        looking = counters.poll_s
+        work(self.progress)
+        if self.step_time is not None:
+            self._pad(began + self.step_time)
+        counters.compute_s += time.perf_counter() - began - (counters.poll_s - looking)
+        yield from ()
+
+    @contextmanager
+    def updating(self):
+        began = time.perf_counter()
+        yield
+        self._counters.update_s += time.perf_counter() - began
+
+    def progress(self, share: float = 0.0) -> None:
+        """Look at everything in flight."""
+        if self._flying:
+            began = time.perf_counter()
+            self._look()
+            self._counters.look(time.perf_counter() - began)
+
+    def plan(self, source: np.ndarray, result: np.ndarray | None) -> Any:
+        comm = self.comm if self.thread is None else self.thread.comm
+        plan = Plan(
+            comm, self.schedule, source, result, mean=True, tag=len(self._flights),
+            chunks=self.chunks, deadline=self.deadline,
+        )  # fmt: skip
+        flight: PolledFlight | ThreadedFlight
+        if self.thread is None:
+            flight = PolledFlight(plan, self._begin, self._look)
+        else:
+            flight = ThreadedFlight(self.thread, plan)
+        self._flights.append(flight)
+        return flight
+
+    def wait(self, flight: Any) -> Steps:
+        began = time.perf_counter()
+        flight.wait()
+        self._counters.wait_s += time.perf_counter() - began
+        yield from ()
+
+    def gather(self, value: int) -> Generator[None, None, list[int]]:
+        values = np.zeros(self.size, np.int64)
+        values[self.rank] = value
+        yield from ()
+        return self.sum(values).tolist()
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """The sum over ranks of a small vector, in place, waited for."""
+        self._all_reduce(build("tree", self.size), values)
+        return values
+
+    def end_step(self, **columns: float) -> None:
+        now = self.now()
+        times = {"start_s": self._step_began, "step_s": now - self._step_began}
+        self.recorder.step(self._step, columns | times | vars(self._counters))
+
+    def evaluate(self, worker: Worker) -> Steps:
+        began, time_s = time.perf_counter(), self.now()
+        if self._average is None:
+            self._average = worker.mean(worker.parameters)
+        mean = worker.parameters
+        if not worker.equal:
+            self._average.start()
+            yield from self._average.wait()
+            mean = self._average.result
+            self.final_average_s = time.perf_counter() - began
+        ema = self._mean_of_ema(worker)
+        sums = shard_sums(worker.model, worker.dataset, mean, ema, self.rank, self.size)
+        sums[TRAINING] = worker.loss_sum, worker.loss_samples
+        self.recorder.evaluation(worker, self.sum(sums), time_s + self.final_average_s)
+        self._paused += time.perf_counter() - began
+
+    def drain(self) -> None:
+        """Let everything in flight arrive, whoever still wants it: peers wait for it."""
+        for flight in self._flights:
+            flight.wait()
+
+    def close(self) -> None:
+        """Stop the thread, give all requests back."""
+        if self.thread is not None:
+            self.thread.close()
+        for flight in self._flights:
+            flight.plan.close()
+
+    def _mean_of_ema(self, worker: Worker) -> Parameters | None:
+        if worker.ema is None:
+            return None
+        mean = worker.parameters.like()
+        mean.flat[...] = worker.ema.average
+        self._all_reduce(self.schedule, mean.buffer, mean=True)
+        return mean
+
+    def _all_reduce(self, schedule: Schedule, buffer: np.ndarray, mean: bool = False) -> None:
+        with Plan(
+            self.comm, schedule, buffer, mean=mean, tag=OWN_TAG, deadline=self.deadline
+        ) as plan:
+            plan.start()
+            plan.wait()
+
+    def _begin(self, plan: Plan) -> None:
+        began = time.perf_counter()
+        plan.start()
+        self._flying.append(plan)
+        self._counters.look(time.perf_counter() - began)
+
+    def _look(self) -> None:
+        if self._flying:
+            self._flying = [plan for plan in self._flying if not plan.test()]
+
+    def _pad(self, until: float) -> None:
+        """Stand in for an accelerator at work: sleep, and look now and then."""
+        while (left := until - time.perf_counter()) > 0:
+            self.progress()
+            time.sleep(min(left, LOOK_EVERY) if self._flying else left)

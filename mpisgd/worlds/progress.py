@@ -1,0 +1,108 @@
+"""Who moves an all-reduce on: the rank itself when it looks, or a thread beside it."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from allreduce.plan import Plan, wait_until
+
+PAUSE = 5e-5  # s a thread sleeps between looks while its rank computes: it needs the same core
+
+
+class PolledFlight:
+    """A plan that its rank moves on; `look` looks at everything in flight there."""
+
+    def __init__(self, plan: Plan, begin: Callable[[Plan], None], look: Callable[[], None]):
+        self.plan, self._begin, self._look = plan, begin, look
+
+    def start(self) -> None:
+        self._begin(self.plan)
+
+    def wait(self) -> None:
+        wait_until(self._arrived)
+
+    def _arrived(self) -> bool:
+        self._look()
+        return self.plan.test()
+
+
+class ThreadedFlight:
+    """A plan that a ProgressThread moves on. The input is copied on the caller's thread."""
+
+    def __init__(self, thread: "ProgressThread", plan: Plan):
+        self.plan, self._thread = plan, thread
+        self.arrived = threading.Event()
+        self.arrived.set()
+        self.awaited = False
+
+    def start(self) -> None:
+        self.plan.take()
+        self.arrived.clear()
+        self._thread.submit(self)
+
+    def wait(self) -> None:
+        """Raises what the thread met, such as Stalled."""
+        self.awaited = True
+        while not self.arrived.wait(0.5):
+            self._thread.check()
+        self.awaited = False
+        self._thread.check()
+
+
+class ProgressThread:
+    """Drives the plans of one communicator, which is its own: nobody else may call it."""
+
+    def __init__(self, comm: Any):
+        self.comm = comm
+        self._condition = threading.Condition()
+        self._new: list[ThreadedFlight] = []
+        self._closing = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    def submit(self, flight: ThreadedFlight) -> None:
+        with self._condition:
+            self._new.append(flight)
+            self._condition.notify()
+
+    def check(self) -> None:
+        """Raise what stopped the thread."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Let what is in flight arrive, then end."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        flying: list[ThreadedFlight] = []
+        try:
+            while True:
+                with self._condition:
+                    while not (self._new or flying or self._closing):
+                        self._condition.wait()
+                    new, self._new = self._new, []
+                if not (new or flying):
+                    return
+                for flight in new:
+                    flight.plan.post()
+                flying = [flight for flight in flying + new if not self._arrived(flight)]
+                if any(flight.awaited for flight in flying):
+                    os.sched_yield()
+                elif flying:
+                    time.sleep(PAUSE)
+        except BaseException as error:  # handed to whoever waits
+            self._error = error
+
+    @staticmethod
+    def _arrived(flight: ThreadedFlight) -> bool:
+        if flight.plan.test():
+            flight.arrived.set()
+            return True
+        return False

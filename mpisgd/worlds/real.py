@@ -1,0 +1,116 @@
+"""A training run on real ranks: sites, signals, records, from the first message to the last."""
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from allreduce.algorithms import build
+from allreduce.errors import Stalled
+from mpisgd import launch
+from mpisgd.data import Dataset
+from mpisgd.environment import environment
+from mpisgd.errors import UsageError
+from mpisgd.evaluation import effective_share
+from mpisgd.experiment import Experiment
+from mpisgd.recording import Recorder
+from mpisgd.train import algorithm_run, build_worker, progress_bar, report
+from mpisgd.worker import NotFinite, Worker
+from mpisgd.worlds.communicator import CommunicatorSite
+
+
+def train(
+    comm: Any, experiment: Experiment, dataset: Dataset, arguments: argparse.Namespace
+) -> int:
+    """Train on `comm`; the exit code. `experiment` is resolved and agreed on."""
+    rank = comm.Get_rank()
+    hosts = launch.texts(comm, environment()["host"], experiment.deadline_s)
+    store = _open_store(experiment, hosts, arguments) if rank == 0 else None
+    bar = progress_bar(experiment) if rank == 0 else None
+    recorder = Recorder(
+        comm, store, effective_share(experiment), deadline=experiment.deadline_s,
+        on_step=None if bar is None else bar.update,
+    )  # fmt: skip
+    nodes = [hosts.index(host) for host in hosts]
+    site = CommunicatorSite(
+        comm, build(experiment.allreduce, comm.Get_size(), nodes), recorder,
+        chunks=experiment.chunks, deadline=experiment.deadline_s,
+        step_time=experiment.step_time_s,
+        thread_comm=_thread_comm(comm) if experiment.progress == "thread" else None,
+    )  # fmt: skip
+    worker = build_worker(experiment, dataset, site)
+
+    def ask() -> None:
+        site.asked_to_stop = True
+
+    with launch.Signals(comm, ask) as signals:
+        try:
+            _run(site, experiment, worker)
+        except NotFinite as failure:
+            recorder.finish()
+            if store is not None:
+                store.close(reason=str(failure))
+            raise
+        finally:
+            if bar is not None:
+                bar.close()
+        recorder.finish()
+        summary = {
+            "steps": worker.step, "stopped": worker.stopping,
+            "final_average_s": site.final_average_s, **recorder.last_evaluation,
+        }  # fmt: skip
+        if store is not None:
+            store.complete(summary) if not worker.stopping else store.close("asked to stop")
+    site.close()
+    if rank == 0:
+        report(experiment, recorder.last_evaluation, arguments)
+    if not worker.stopping:
+        return 0
+    if rank == 0:
+        print(f"mpisgd: stopped by a signal after step {worker.step}", file=sys.stderr)
+    return 128 + signals.received if signals.received else launch.LEFT_EARLY
+
+
+def _run(site: CommunicatorSite, experiment: Experiment, worker: Worker) -> None:
+    """From equal parameters to the last message."""
+    site.broadcast(worker.parameters.buffer)
+    site.begin()
+    try:
+        for _ in algorithm_run(experiment, worker):
+            raise AssertionError("a communicator site never yields")
+        site.drain()
+    except Stalled as stall:
+        raise Stalled(f"{stall}, at step {worker.step}") from None
+
+
+def _open_store(experiment: Experiment, hosts: list[str], arguments: argparse.Namespace) -> Any:
+    if arguments.output is None:
+        return None
+    from mpi4py import MPI
+
+    from mpisgd.store.writer import Writer
+
+    made_with = environment() | {
+        "mpi_library": MPI.Get_library_version().strip(" \0\n"),
+        "hosts": hosts,
+        "ranks_per_core": round(experiment.ranks / max(1, _cores(hosts)), 3),
+        "recorded_by": "rank 0",
+        "began_s": time.time(),
+    }
+    return Writer(
+        arguments.output, kind="train", config=experiment.config(), environment=made_with,
+        ranks=experiment.ranks, overwrite=arguments.overwrite,
+    )  # fmt: skip
+
+
+def _cores(hosts: list[str]) -> int:
+    """Cores of all hosts, taking them to be like this one."""
+    return len(set(hosts)) * len(environment()["affinity"])
+
+
+def _thread_comm(comm: Any) -> Any:
+    from mpi4py import MPI
+
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise UsageError("--progress", "thread", "this MPI library was not started for threads")
+    return comm.Dup()

@@ -1,0 +1,110 @@
+"""A training run of virtual ranks: the same generators, driven by a clock in this process."""
+
+import argparse
+import sys
+from typing import Any
+
+import numpy as np
+
+from allreduce.algorithms import build
+from mpisgd.data import Dataset
+from mpisgd.environment import environment
+from mpisgd.evaluation import effective_share, row
+from mpisgd.experiment import Experiment
+from mpisgd.launch import NOT_FINITE
+from mpisgd.recording import COLUMNS
+from mpisgd.train import VIRTUAL_STEP_S, algorithm_run, build_worker, progress_bar, report
+from mpisgd.worker import NotFinite, Worker
+from mpisgd.worlds.clock import Clock
+from mpisgd.worlds.instant import InstantCluster
+
+ROWS = 64  # rows of one rank handed to the store at once
+
+
+def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespace) -> int:
+    """Train `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
+    store = _open_store(experiment, arguments)
+    bar = progress_bar(experiment)
+    recorders = [
+        VirtualRecorder(rank, store, effective_share(experiment), bar if rank == 0 else None)
+        for rank in range(experiment.ranks)
+    ]
+    seconds = VIRTUAL_STEP_S if experiment.step_time_s is None else experiment.step_time_s
+    clock = Clock(
+        experiment.ranks, InstantCluster(experiment.ranks),
+        build(experiment.allreduce, experiment.ranks), recorders, lambda rank, step: seconds,
+    )  # fmt: skip
+    workers = [build_worker(experiment, dataset, site) for site in clock.sites]
+    try:
+        clock.run([algorithm_run(experiment, worker) for worker in workers])
+    except NotFinite as failure:
+        _finish(recorders, store)
+        if store is not None:
+            store.close(reason=str(failure))
+        print(f"mpisgd: {failure}; stopped before the next merge", file=sys.stderr)
+        return NOT_FINITE
+    except BaseException as failure:
+        _finish(recorders, store)
+        if store is not None:
+            store.close(reason=repr(failure))
+        raise
+    finally:
+        if bar is not None:
+            bar.close()
+    _finish(recorders, store)
+    last = recorders[0].last_evaluation
+    if store is not None:
+        store.complete({"steps": workers[0].step, "stopped": False, **last})
+    report(experiment, last, arguments)
+    return 0
+
+
+class VirtualRecorder:
+    """One virtual rank's rows, straight to the store."""
+
+    def __init__(self, rank: int, store: Any, effective: float, bar: Any):
+        self.rank, self.store, self.effective, self.bar = rank, store, effective, bar
+        self.last_evaluation: dict[str, Any] = {}
+        self._first, self._rows = 1, []  # type: ignore[var-annotated]
+
+    def step(self, step: int, columns: dict[str, float]) -> None:
+        if self.bar is not None:
+            self.bar.update()
+        if not self._rows:
+            self._first = step
+        self._rows.append([columns[name] for name in (*COLUMNS, "rate")])
+        if len(self._rows) == ROWS:
+            self.flush()
+
+    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
+        self.last_evaluation = row(sums, worker, self.effective, time_s)
+        if self.rank == 0 and self.store is not None:
+            self.store.evaluation(**self.last_evaluation)
+            self.store.flush()
+
+    def flush(self) -> None:
+        if self._rows and self.store is not None:
+            columns = dict(zip((*COLUMNS, "rate"), np.array(self._rows).T, strict=True))
+            if self.rank:
+                del columns["rate"]
+            self.store.steps(self.rank, self._first, columns)
+        self._rows.clear()
+
+
+def _finish(recorders: list[VirtualRecorder], store: Any) -> None:
+    for recorder in recorders:
+        recorder.flush()
+    if store is not None:
+        store.flush()
+
+
+def _open_store(experiment: Experiment, arguments: argparse.Namespace) -> Any:
+    if arguments.output is None:
+        return None
+    from mpisgd.store.writer import Writer
+
+    made_with = environment() | {"hosts": [environment()["host"]], "mpi_library": "none: virtual"}
+    return Writer(
+        arguments.output, kind="train", config=experiment.config(), environment=made_with,
+        ranks=experiment.ranks, overwrite=arguments.overwrite, virtual=True,
+    )  # fmt: skip

@@ -1,0 +1,382 @@
+"""`mpisgd predict` and `mpisgd advise`: options, output, advice, figures, documentation."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mpisgd.cli import Parser
+from mpisgd.errors import MissingExtra, UsageError
+from mpisgd.predict import advise_command, command, study, terms
+from mpisgd.predict.advice import advise
+from mpisgd.predict.epoch import Conditions
+from mpisgd.predict.quantities import choices, duration, number, ranks, size, whole
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "predict.md"
+
+
+def parser_of(module):
+    parser = Parser(prog="mpisgd", allow_abbrev=False)
+    module.add_arguments(parser)
+    return parser
+
+
+def output(capsys, module, *words):
+    assert module.run(parser_of(module).parse_args(list(words))) == 0
+    return capsys.readouterr().out
+
+
+def rows(capsys, module, *words):
+    return json.loads(output(capsys, module, *words, "--format", "json"))
+
+
+# A case in which everything matters: several servers, no power of two, latency, noise.
+BASE = ("--ranks", "12", "--latency", "1us", "--noise", "0.02", "--net", "vgg16")
+TINY = "name=t,peak_GFLOPS=1000,bandwidth_GBps=100,memory_GB=4"
+
+# For every option: words that must change the results, beside other words they need.
+CHANGES = {
+    "show": ("--show", "delays"),
+    "net": ("--net", "resnet50"),
+    "ranks": ("--ranks", "13:14"),
+    "allreduce": ("--allreduce", "ring"),
+    "algorithms": ("--algorithms", "local"),
+    "batch": ("--batch", "32"),
+    "scaling": ("--scaling", "strong"),
+    "samples": ("--samples", "1e5"),
+    "device": ("--device", TINY),
+    "network": ("--network", "eth10-pcie3"),
+    "topology": ("--topology", "shared-nic"),
+    "bandwidth": ("--bandwidth", "5"),
+    "latency": ("--latency", "2us"),
+    "sum_cost": ("--sum-cost", "1ns"),
+    "server_size": ("--server-size", "4"),
+    "server_bandwidth": ("--server-bandwidth", "8"),
+    "rounding": ("--rounding", "fold"),
+    "peak_share": ("--peak-share", "0.5"),
+    "pipelined": ("--pipelined",),
+    "compute": ("--compute", "flops"),
+    "bytes": ("--bytes", "5M"),
+    "bucket": ("--bucket", "1M"),
+    "progress_share": ("--progress-share", "0.5"),
+    "slowdown": ("--slowdown", "0.1"),
+    "noise": ("--noise", "0.3"),
+    "tau": ("--tau", "7"),
+    "delay": ("--delay", "2"),
+    "xi": ("--xi", "0.5"),
+    "merge": ("--merge", "delta"),
+}
+
+
+def results(capsys, *words):
+    """The rows without the columns that only repeat what was asked for."""
+    kept = []
+    asked = command.study_of(parser_of(command).parse_args(words))
+    echo = set(study.assumptions(asked))
+    echo |= {"source", "device", "network", "topology", "rounding", "scaling", "message_bytes"}
+    for row in rows(capsys, command, *words):
+        kept.append({key: value for key, value in row.items() if key not in echo})
+    return kept
+
+
+def test_every_option_is_in_the_walk():
+    known = {action.dest for action in parser_of(command)._actions}
+    assert known == set(CHANGES) | {"help", "format", "figure"}
+
+
+@pytest.mark.parametrize("option", CHANGES)
+def test_every_option_changes_the_results(capsys, option):
+    # Folding is a matter of butterfly between servers whose number is no power of two.
+    base = (*BASE, "--ranks", "24") if option == "rounding" else BASE
+    assert results(capsys, *base, *CHANGES[option]) != results(capsys, *base)
+
+
+def test_formats_hold_the_same_rows(capsys):
+    parsed = rows(capsys, command, *BASE)
+    table = output(capsys, command, *BASE)
+    listed = list(csv.DictReader(io.StringIO(output(capsys, command, *BASE, "--format", "csv"))))
+    assert [row["algorithm"] for row in listed] == [row["algorithm"] for row in parsed]
+    assert [float(row["epoch_s"]) for row in listed] == [row["epoch_s"] for row in parsed]
+    assert f"{parsed[0]['epoch_s']:.4g}" in table
+
+
+def test_every_row_says_that_it_is_a_model(capsys):
+    for view in command.VIEWS:
+        table = output(capsys, command, *BASE, "--show", view)
+        assert table.startswith("# model, not measured, not from a paper")
+        assert all(row["source"] == "model" for row in rows(capsys, command, "--show", view))
+
+
+def test_every_column_is_defined_and_documented(capsys):
+    columns = set()
+    for view in command.VIEWS:
+        columns |= set(rows(capsys, command, *BASE, "--show", view)[0])
+    columns |= set(rows(capsys, advise_command, "--net", "vgg16")[0])
+    assert columns == set(terms.TERMS)
+    assert terms.markdown() in DOCUMENT.read_text()
+    for view, (_, narrow) in command.VIEWS.items():
+        assert set(narrow) <= set(rows(capsys, command, *BASE, "--show", view)[0])
+
+
+def test_all_nets_ranks_and_algorithms_take_under_five_seconds(capsys):
+    started = time.process_time()
+    found = rows(capsys, command, "--net", "all", "--allreduce", "butterfly,ring")
+    assert len(found) == 18 * 9 * 4 * 2
+    assert time.process_time() - started < 5
+
+
+def test_nothing_heavy_is_imported():
+    code = (
+        "import sys, mpisgd.predict.command, mpisgd.predict.advise_command;"
+        "print([m for m in ('mpi4py', 'h5py', 'matplotlib', 'scipy') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (("--ranks", "0"), "--ranks '0'"),
+        (("--ranks", "4:2"), "--ranks '2'"),
+        (("--ranks", "x"), "--ranks"),
+        (("--net", "resnet"), "--net 'resnet'"),
+        (("--allreduce", "star"), "--allreduce 'star'"),
+        (("--device", "abacus"), "--device 'abacus'"),
+        (("--network", "string"), "--network 'string'"),
+        (("--topology", "star"), "--topology 'star'"),
+        (("--show", "all"), "--show 'all'"),
+        (("--tau", "2", "--delay", "3"), "--delay 3: at most tau = 2"),
+        (("--tau", "0"), "--tau"),
+        (("--delay", "-1"), "--delay"),
+        (("--batch", "nan"), "--batch"),
+        (("--batch", "1.5"), "--batch"),
+        (("--samples", "-3"), "--samples"),
+        (("--peak-share", "2"), "--peak-share"),
+        (("--bandwidth", "0"), "--bandwidth"),
+        (("--latency=-1us",), "--latency '-1us'"),
+        (("--bytes", "0"), "--bytes"),
+        (("--bytes", "5T"), "--bytes '5T'"),
+        (("--bucket", "inf"), "--bucket"),
+        (("--xi", "nan"), "--xi"),
+        (("--noise", "-1"), "--noise"),
+        (("--progress-share", "1.01"), "--progress-share"),
+        (("--merge", "mean"), "--merge 'mean'"),
+        (("--compute", "guess"), "--compute 'guess'"),
+        (("--figure", "x.gif"), "--figure 'x.gif'"),
+        (("--figure", "/no/such/folder/x.png"), "--figure"),
+        (("--figure", "x.png", "--show", "layers"), "--figure"),
+    ],
+)
+def test_mistakes(words, place):
+    with pytest.raises(UsageError) as caught:
+        command.run(parser_of(command).parse_args(words))
+    assert place in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# --- figures
+
+
+@pytest.mark.parametrize(
+    ("view", "suffix", "magic"),
+    [("epochs", "png", b"\x89PNG"), ("delays", "svg", b"<?xml"), ("delays", "pdf", b"%PDF")],
+)
+def test_figures(capsys, tmp_path, view, suffix, magic):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"figure.{suffix}"
+    words = ("--show", view, "--net", "vgg16,resnet50", "--ranks", "2,8", "--figure", str(path))
+    output(capsys, command, *words)
+    assert path.read_bytes().startswith(magic)
+
+
+def test_too_many_panels(tmp_path):
+    pytest.importorskip("matplotlib")
+    words = ("--net", "all", "--allreduce", "all", "--figure", str(tmp_path / "x.png"))
+    with pytest.raises(UsageError, match="panels"):
+        command.run(parser_of(command).parse_args(words))
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_matplotlib(monkeypatch, tmp_path):
+    from mpisgd.predict import figures
+
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"mpisgd\[plot\]"):
+        figures.check(str(tmp_path / "x.png"), "epochs")
+
+
+# --- advice
+
+
+def by_algorithm(advice):
+    return {row["algorithm"]: row for row in advice.rows}
+
+
+def test_advice_by_hand():
+    advice = advise(1.0, 1.5, 8, xi=0.25)
+    assert (advice.delay, advice.tau, advice.ratio) == (2, 3, 1.5)
+    assert (advice.lower_ratio, advice.upper_ratio) == (1.0, 2.0)
+    steps = {name: row["step_s"] for name, row in by_algorithm(advice).items()}
+    assert steps["minibatch"] == pytest.approx(2.5)
+    assert steps["local"] == pytest.approx(1.5)
+    assert steps["dasgd"] == pytest.approx(1.0)
+    assert 1.0 < steps["minibatch-overlap"] < 2.5
+    assert by_algorithm(advice)["dasgd"]["effective_step_s"] == pytest.approx(2.0)
+    assert advice.fastest == "local"
+    assert advise(1.0, 1.5, 8, merge="delta").fastest == "dasgd"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "delays"),
+    [(0.5, 0.1, (1, 1)), (1.05, 0.1, (1, 2)), (1.0, 0.0, (1, 1)), (0.0, 0.5, (1, 1))],
+)
+def test_how_sure(ratio, spread, delays):
+    advice = advise(1.0, ratio, 8, spread=spread)
+    assert (advice.delay_low, advice.delay_high) == delays
+    assert advice.sure == (delays[0] == delays[1])
+
+
+def test_advice_for_one_worker():
+    advice = advise(1.0, 5.0, 1)
+    assert (advice.delay, advice.tau, advice.ratio) == (0, 1, 0.0)
+    assert {row["step_s"] for row in advice.rows} == {1.0}
+    assert advice.command == "mpisgd train --algorithm minibatch"
+
+
+def test_advice_command_line():
+    advice = advise(0.02, 0.03, 16, xi=0.5, allreduce="ring", batch=32)
+    assert advice.command == (
+        "mpiexec -n 16 mpisgd train --algorithm dasgd --tau 3 --delay 2 --merge convex "
+        "--xi 0.5 --allreduce ring --batch 32"
+    )
+    assert "--xi" not in advise(1.0, 1.0, 4, merge="delta").command
+    # A cost formula that no plan runs is not put on the command line.
+    assert "--allreduce" not in advise(1.0, 1.0, 4, allreduce="linear").command
+
+
+def test_advice_under_conditions():
+    advice = advise(1.0, 0.8, 8, conditions=Conditions(progress=0.5))
+    assert by_algorithm(advice)["dasgd"]["exposed_s"] == pytest.approx(0.4 / 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ((0.0, 1.0, 4), {}),
+        ((1.0, -1.0, 4), {}),
+        ((float("nan"), 1.0, 4), {}),
+        ((1.0, 1.0, 0), {}),
+        ((1.0, 3.0, 4), {"tau": 2}),
+        ((1.0, 1.0, 4), {"spread": 1.0}),
+        ((1.0, 1.0, 4), {"xi": -0.1}),
+        ((1.0, 1.0, 4), {"merge": "mean"}),
+    ],
+)
+def test_advice_refuses(arguments, options):
+    with pytest.raises(UsageError):
+        advise(*arguments, **options)
+
+
+def test_advise_from_a_net_agrees_with_predict(capsys):
+    words = ("--net", "vgg16", "--ranks", "32")
+    advised = rows(capsys, advise_command, *words)
+    predicted = rows(capsys, command, *words)
+    for mine, other in zip(advised, predicted, strict=True):
+        assert mine["algorithm"] == other["algorithm"]
+        assert mine["step_s"] == pytest.approx(other["step_s"], rel=1e-12)
+        assert mine["hidden_share"] == pytest.approx(other["hidden_share"])
+    assert [row["fastest"] for row in advised].count(True) == 1
+
+
+def test_advise_prints_the_line_to_run(capsys):
+    words = ("--step-time", "20ms", "--all-reduce-time", "25ms", "--ranks", "2,8")
+    text = output(capsys, advise_command, *words)
+    assert "delay 2, tau 3" in text
+    assert "mpiexec -n 8 mpisgd train --algorithm dasgd --tau 3 --delay 2" in text
+    assert len(rows(capsys, advise_command, *words)) == 8
+
+
+MEASURED = ("--step-time", "1", "--all-reduce-time", "1.5")
+ADVISE_CHANGES = {
+    "ranks": ("--ranks", "4"),
+    "allreduce": ("--allreduce", "ring"),
+    "batch": ("--batch", "8"),
+    "spread": ("--spread", "0.5"),
+    "progress_share": ("--progress-share", "0.5"),
+    "slowdown": ("--slowdown", "0.1"),
+    "noise": ("--noise", "0.3"),
+    "tau": ("--tau", "7"),
+    "xi": ("--xi", "0.5"),
+    "merge": ("--merge", "delta"),
+    "step_time": ("--step-time", "2"),
+    "all_reduce_time": ("--all-reduce-time", "2"),
+}
+
+
+@pytest.mark.parametrize("option", ADVISE_CHANGES)
+def test_every_option_changes_measured_advice(capsys, option):
+    changed = rows(capsys, advise_command, *MEASURED, *ADVISE_CHANGES[option])
+    assert changed != rows(capsys, advise_command, *MEASURED)
+
+
+@pytest.mark.parametrize(
+    "option",
+    sorted({action.dest for action in parser_of(advise_command)._actions} & set(CHANGES)),
+)
+def test_every_option_changes_modelled_advice(capsys, option):
+    base = ("--net", "vgg16", "--ranks", "24", "--latency", "1us", "--noise", "0.02")
+    changed = rows(capsys, advise_command, *base, *CHANGES[option])
+    assert changed != rows(capsys, advise_command, *base)
+
+
+def test_every_option_of_advise_is_in_a_walk():
+    known = {action.dest for action in parser_of(advise_command)._actions}
+    assert known <= set(CHANGES) | set(ADVISE_CHANGES) | {"help", "format"}
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ((), "--step-time"),
+        (("--step-time", "1"), "--all-reduce-time"),
+        (("--step-time", "0", "--all-reduce-time", "1"), "--step-time"),
+        ((*MEASURED, "--net", "vgg16"), "not both"),
+        ((*MEASURED, "--device", "k80"), "--device"),
+        ((*MEASURED, "--pipelined"), "--pipelined"),
+        ((*MEASURED, "--allreduce", "star"), "--allreduce"),
+        ((*MEASURED, "--tau", "1"), "--delay 2"),
+        ((*MEASURED, "--spread", "1"), "--spread"),
+        (("--net", "all"), "--net 'all': one name"),
+        (("--net", "vgg16", "--allreduce", "all"), "--allreduce"),
+    ],
+)
+def test_advise_mistakes(words, place):
+    with pytest.raises(UsageError) as caught:
+        advise_command.run(parser_of(advise_command).parse_args(words))
+    assert place in str(caught.value)
+
+
+# --- quantities
+
+
+def test_quantities():
+    assert [size("--x", text) for text in ("102M", "1.5K", "4", "2G")] == [102e6, 1500, 4, 2e9]
+    assert duration("--x", "20ms") == 0.02
+    assert [duration("--x", text) for text in ("3s", "0", "1us")] == [3, 0, 1e-6]
+    assert ranks("--x", "1,2,4:6,5") == [1, 2, 4, 5, 6]
+    assert choices("--x", "b,a,b", "abc") == ["b", "a"]
+    assert choices("--x", "all", "abc") == ["a", "b", "c"]
+    assert number("--x", "0.5", high=1.0) == 0.5
+    assert whole("--x", "64") == 64
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "M", "-1M", "0", "1e400", "1 2"])
+def test_sizes_refuse(text):
+    with pytest.raises(UsageError, match="--x"):
+        size("--x", text)

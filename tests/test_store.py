@@ -1,0 +1,524 @@
+"""Result files: every row comes back, a kill at any moment loses none that was flushed."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mpisgd.errors import UsageError
+from mpisgd.store import schema, superblock
+from mpisgd.store.reader import DamagedFile, read
+from mpisgd.store.target import check_target
+from mpisgd.store.writer import StoreError, Writer
+
+CONFIG = {"algorithm": "dasgd", "tau": 4, "hidden": [64, 32], "rate": 0.05}
+ENVIRONMENT = {"hosts": ["a", "b"], "command": "mpisgd train <x> 'é'"}
+
+
+def writer(path, kind="train", ranks=3, **options):
+    return Writer(path, kind=kind, config=CONFIG, environment=ENVIRONMENT, ranks=ranks, **options)
+
+
+def finished(path, steps=40, ranks=3):
+    """A small complete training run: wait_s of step k on rank r is k + r/10."""
+    with writer(path, ranks=ranks) as store:
+        for rank in range(ranks):
+            rows = np.arange(1, steps + 1) + rank / 10
+            store.steps(rank, 1, {"wait_s": rows, "loss": 1 / rows, "polls": np.arange(steps)})
+        store.evaluation(step=20, loss=0.5, accuracy=0.9)
+        store.evaluation(step=steps, loss=0.25, accuracy=0.95)
+        store.event(1, "flight", "mean", 0.5, 0.75, 7)
+        store.complete({"accuracy": 0.95})
+    return path
+
+
+# --- what is written is what is read ------------------------------------------------------------
+
+
+def test_every_row_comes_back(tmp_path):
+    run = read(finished(tmp_path / "run.h5"))
+    assert (run.kind, run.ranks, run.complete, run.virtual) == ("train", 3, True, False)
+    assert run.config == CONFIG
+    assert run.environment == ENVIRONMENT
+    assert run.summary == {"accuracy": 0.95}
+    expected = np.arange(1, 41)[:, None] + np.arange(3) / 10
+    np.testing.assert_array_equal(run.steps["wait_s"], expected)
+    assert run.steps["polls"].dtype == np.int32
+    assert "staleness" not in run.steps
+    np.testing.assert_array_equal(run.evaluation["accuracy"], [0.9, 0.95])
+    assert np.isnan(run.evaluation["time_s"]).all() if "time_s" in run.evaluation else True
+    assert schema.LANES[run.events["lane"][0]] == "flight"
+    assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
+
+
+def test_ranks_may_report_in_any_order_and_unevenly(tmp_path):
+    with writer(tmp_path / "run.h5") as store:
+        store.steps(2, 3, {"wait_s": [3.0, 4.0]})
+        store.flush()
+        store.steps(0, 1, {"wait_s": [1.0], "rate": [0.1]})
+        store.steps(2, 1, {"wait_s": [1.0, 2.0]})
+        store.steps(2, 2, {"wait_s": [9.0]})  # stored again: the later value stays
+    run = read(tmp_path / "run.h5")
+    assert not run.complete
+    assert run.reported.tolist() == [1, 0, 4]
+    nan = np.nan
+    np.testing.assert_array_equal(
+        run.steps["wait_s"], [[1, nan, 1], [nan, nan, 9], [nan, nan, 3], [nan, nan, 4]]
+    )
+    np.testing.assert_array_equal(run.steps["rate"], [0.1, nan, nan, nan])
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    pieces=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 60), st.integers(1, 9), st.booleans()),
+        max_size=12,
+    ),
+    whole=st.booleans(),
+)
+def test_any_sequence_of_calls_equals_the_array_it_describes(tmp_path, pieces, whole):
+    """The file against the plainest model of it: an array that is assigned to."""
+    model = np.full((80, 3), np.nan)
+    store = writer(tmp_path / "run.h5", overwrite=True)
+    for index, (rank, first, length, flush) in enumerate(pieces):
+        values = index + np.arange(length) / 16
+        model[first - 1 : first - 1 + length, rank] = values
+        store.steps(rank, first, {"loss": values})
+        if flush:
+            store.flush()
+    if whole:
+        store.complete({})
+    store.close()
+    run = read(tmp_path / ("run.h5" if whole else "run.h5.partial"))
+    rows = max((first - 1 + length for _, first, length, _ in pieces), default=0)
+    stored = run.steps["loss"] if pieces else np.zeros((0, 3))
+    np.testing.assert_array_equal(stored, model[:rows])
+
+
+def test_benchmark_cases_keep_every_repetition(tmp_path):
+    with writer(tmp_path / "b.h5", kind="bench", ranks=2) as store:
+        store.case({"algorithm": "ring", "bytes": 4}, [[1.0, 2.0], [3.0, 4.0]])
+        store.flush()
+        store.case({"algorithm": "tree", "bytes": 8}, [[5.0]])  # a case on one rank
+        store.complete({})
+    ring, tree = read(tmp_path / "b.h5").cases
+    assert ring.row == {"algorithm": "ring", "bytes": 4}
+    np.testing.assert_array_equal(ring.seconds, [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(tree.seconds, [[5, np.nan]])
+
+
+def test_events_come_as_one_array(tmp_path):
+    array = np.zeros(5, dtype=[("rank", int), ("start_s", float), ("end_s", float)])
+    array["end_s"] = np.arange(5)
+    with writer(tmp_path / "run.h5") as store:
+        store.events(array)
+    run = read(tmp_path / "run.h5")
+    np.testing.assert_array_equal(run.events["end_s"], np.arange(5))
+
+
+def test_json_holds_what_numpy_and_nan_make_of_it(tmp_path):
+    config = {"rate": np.float32(0.5), "bad": float("nan"), "shape": np.arange(2), "p": Path("x")}
+    Writer(tmp_path / "r.h5", kind="bench", config=config, environment={}, ranks=1).complete({})
+    assert read(tmp_path / "r.h5").config == {"rate": 0.5, "bad": None, "shape": [0, 1], "p": "x"}
+
+
+# --- the schema is the table --------------------------------------------------------------------
+
+
+def test_columns_that_the_schema_lacks_are_refused(tmp_path):
+    store = writer(tmp_path / "run.h5")
+    with pytest.raises(UsageError, match=r"'vait_s'.*wait_s"):
+        store.steps(0, 1, {"vait_s": [1.0]})
+    with pytest.raises(UsageError, match=r"'acuracy'.*accuracy"):
+        store.evaluation(acuracy=1.0)
+    store.close()
+
+
+def test_the_file_has_exactly_the_datasets_of_the_schema(tmp_path):
+    names = []
+    with h5py.File(finished(tmp_path / "run.h5")) as file:
+        file.visititems(lambda name, item: names.append(name) if hasattr(item, "dtype") else None)
+        assert file["steps/wait_s"].attrs["unit"] == "s"
+    assert sorted(names) == sorted(field.path for field in schema.fields("train"))
+
+
+def test_the_page_about_the_schema_is_current():
+    page = Path(__file__).parent.parent / "results" / "README.md"
+    assert page.read_text() == schema.page()
+
+
+# --- targets ------------------------------------------------------------------------------------
+
+
+def test_targets_that_cannot_be_written_are_refused_in_one_line(tmp_path):
+    (tmp_path / "there.h5").write_bytes(b"precious")
+    (tmp_path / "left.h5.partial").write_bytes(b"measured")
+    for name, reason in {
+        "there.h5": "--output.*there.h5'.*--overwrite",
+        "left.h5": "left.h5.partial.*--overwrite",
+        "no/run.h5": "no folder",
+        ".": "is a folder|must name",
+        "run.h5/": "must name a file",
+        "x" * 300: "too long",
+    }.items():
+        with pytest.raises(UsageError, match=reason) as caught:
+            check_target(f"{tmp_path}/{name}")
+        assert "\n" not in str(caught.value)
+        with pytest.raises(UsageError):
+            writer(f"{tmp_path}/{name}")
+    assert (tmp_path / "there.h5").read_bytes() == b"precious"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["left.h5.partial", "there.h5"]
+    check_target(tmp_path / "there.h5", overwrite=True)
+
+
+def test_an_overwritten_result_stays_until_the_new_one_is_complete(tmp_path):
+    path = finished(tmp_path / "run.h5")
+    store = writer(path, overwrite=True)
+    store.steps(0, 1, {"loss": [7.0]})
+    store.flush()
+    assert read(path).complete
+    assert read(path).summary == {"accuracy": 0.95}
+    store.complete({"accuracy": 0.1})
+    assert read(path).summary == {"accuracy": 0.1}
+
+
+# --- runs that go on ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_resumed_run_continues_the_same_arrays(tmp_path, whole):
+    path = tmp_path / "run.h5"
+    if whole:
+        finished(path)
+    else:
+        finished(tmp_path / "other.h5")
+        os.rename(tmp_path / "other.h5", tmp_path / "run.h5.partial")
+    with writer(path, resume_at=25) as store:
+        store.restart(step=25, reason="time limit")
+        store.steps(0, 26, {"wait_s": [-1.0]})
+        store.evaluation(step=26, loss=0.1)
+        store.complete({})
+    run = read(path)
+    assert run.reported.tolist() == [26, 25, 25]
+    np.testing.assert_array_equal(run.steps["wait_s"][:25, 0], np.arange(1, 26))
+    assert run.steps["wait_s"][25, 0] == -1
+    assert run.evaluation["step"].tolist() == [20, 26]
+    assert run.restarts == [{"step": 25, "reason": "time limit"}]
+    assert len(run.events["step"]) == 1
+
+
+def test_an_exception_leaves_a_partial_file_with_its_reason(tmp_path):
+    def fail():
+        with writer(tmp_path / "run.h5") as store:
+            store.steps(0, 1, {"loss": [2.0]})
+            raise ZeroDivisionError("at rank 1")
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    run = read(tmp_path / "run.h5")
+    assert run.path.name == "run.h5.partial"
+    assert run.reason == "ZeroDivisionError: at rank 1"
+    assert run.steps["loss"][0, 0] == 2
+
+
+CHILD = """
+import sys, numpy as np
+from mpisgd.store.writer import Writer
+path, complete_at = sys.argv[1], int(sys.argv[2])
+store = Writer(path, kind="train", config={"a": 1}, environment={}, ranks=3)
+for step in range(1, 100_000):
+    for rank in range(3):
+        store.steps(rank, step, {"wait_s": [step + rank / 10], "polls": [step]})
+    store.evaluation(step=step, loss=step / 2)
+    store.flush()
+    sys.stdout.write(f"{step}\\n"); sys.stdout.flush()
+    if step == complete_at:
+        store.complete({})
+        store = Writer(path, kind="train", config={}, environment={}, ranks=3, resume_at=step)
+"""
+
+
+def test_a_kill_at_any_moment_loses_no_flushed_row(tmp_path):
+    """SIGKILL after a random number of flushes and a random while, also while completing."""
+    chance = random.Random(7)
+    lost = []
+    for trial in range(15):
+        path = tmp_path / f"{trial}.h5"
+        complete_at = chance.randrange(1, 30) if trial % 3 == 0 else -1
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(path), str(complete_at)], stdout=subprocess.PIPE
+        )
+        for _ in range(max(complete_at, chance.randrange(1, 30))):
+            child.stdout.readline()
+        for _ in range(chance.randrange(20_000)):  # a while below one flush, not a wait
+            pass
+        child.send_signal(signal.SIGKILL)
+        tail = child.stdout.read().split()
+        child.wait()
+        run = read(path)
+        told = int(tail[-1]) if tail else 1
+        rows = run.steps["wait_s"]
+        lost.append(max(0, told - len(rows)))
+        expected = np.arange(1, len(rows) + 1)[:, None] + np.arange(3) / 10
+        np.testing.assert_array_equal(rows, expected)
+        np.testing.assert_array_equal(run.steps["polls"], expected.astype(int))
+        np.testing.assert_array_equal(
+            run.evaluation["loss"], run.evaluation["step"].astype(float) / 2
+        )
+        assert run.complete == (run.path.suffix == ".h5") or complete_at > 0
+        run.close()
+    assert lost == [0] * 15
+
+
+def test_a_file_being_written_can_be_read(tmp_path):
+    store = writer(tmp_path / "run.h5")
+    store.steps(0, 1, {"loss": [2.0, 3.0]})
+    store.flush()
+    script = "import sys; from mpisgd.store.reader import read; r = read(sys.argv[1]); "
+    script += "print(r.complete, r.steps['loss'][:, 0].tolist())"
+    command = [sys.executable, "-c", script, str(tmp_path / "run.h5")]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "False [2.0, 3.0]"
+    store.close()
+
+
+# --- a disk that fails --------------------------------------------------------------------------
+
+
+def test_a_vanished_folder_is_told_once_and_clearly(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    store = writer(folder / "run.h5")
+    (folder / "run.h5.partial").unlink()
+    store.steps(0, 1, {"loss": [1.0]})
+    with pytest.raises(StoreError, match=r"run.h5.partial: has vanished"):
+        store.flush()
+    with pytest.raises(StoreError, match="has vanished"):
+        store.complete({})
+    store.close("quietly")
+
+
+def test_a_full_disk_is_refused_before_the_file_is_torn(tmp_path, monkeypatch):
+    store = writer(tmp_path / "run.h5")
+    store.steps(0, 1, {"loss": [1.0]})
+    store.flush()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "refused")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    store.steps(0, 2, {"loss": np.arange(100_000.0)})
+    with pytest.raises(StoreError, match=r"run.h5.partial: .*No space left"):
+        store.flush()
+    store.close()
+    assert read(tmp_path / "run.h5").steps["loss"][:, 0].tolist() == [1.0]
+
+
+FULL = """
+import resource, signal, sys, numpy as np
+from mpisgd.store.writer import StoreError, Writer
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = Writer(sys.argv[1], kind="train", config={}, environment={}, ranks=3)
+resource.setrlimit(resource.RLIMIT_FSIZE, (6_000_000, 6_000_000))
+flushed = 0
+try:
+    for step in range(1, 1_000_000, 1000):
+        store.steps(0, step, {"loss": np.arange(1000.0)})
+        store.flush()
+        flushed = step + 999
+except StoreError as error:
+    print(flushed, "|", error)
+store.close("full")
+"""
+
+
+def test_a_write_that_fails_in_the_middle_is_one_line(tmp_path):
+    path = tmp_path / "run.h5"
+    command = [sys.executable, "-c", FULL, str(path)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0
+    assert "Traceback" not in result.stderr
+    flushed, _, line = result.stdout.partition("|")
+    assert "run.h5.partial: cannot be written" in line
+    assert len(read(path).steps["loss"]) >= int(flushed)
+
+
+def test_the_checksum_of_a_superblock_is_the_one_hdf5_wrote(tmp_path):
+    content = finished(tmp_path / "run.h5").read_bytes()
+    head, checksum = content[:44], int.from_bytes(content[44:48], "little")
+    assert superblock.lookup3(head) == checksum
+    assert superblock.lookup3(head[:36]) != checksum
+    # Values of lookup3's own driver for one text, start value 0.
+    assert superblock.lookup3(b"Four score and seven years ago") == 0x17770551
+
+
+# --- files that are not results, or no longer ---------------------------------------------------
+
+
+def damaged(path) -> str:
+    """Read all there is: the one line of the refusal, or "" when everything could be read."""
+    try:
+        with read(path) as run:
+            list(run.arrays())
+            assert isinstance(run.cases, list)
+            assert isinstance(run.restarts, list)
+        return ""
+    except DamagedFile as error:
+        line = str(error)
+    assert str(path) in line
+    assert "\n" not in line
+    assert len(line) < 500
+    return line
+
+
+def change_attribute(name, value):
+    return lambda file: file.attrs.__setitem__(name, value)
+
+
+def replace(name, **options):
+    def change(file):
+        del file[name]
+        file.create_dataset(name, **options)
+
+    return change
+
+
+def link(name, target):
+    def change(file):
+        del file[name]
+        file[name] = target
+
+    return change
+
+
+DAMAGES = {
+    "no attributes": (lambda f: [f.attrs.__delitem__(a) for a in list(f.attrs)], "no result of"),
+    "newer": (change_attribute("schema_version", 2), "schema version 2"),
+    "version text": (change_attribute("schema_version", "one"), "schema_version is 'one'"),
+    "kind": (change_attribute("kind", "novel"), "'novel'"),
+    "ranks": (change_attribute("ranks", 5), "shape"),
+    "no ranks": (change_attribute("ranks", 0), "0 ranks"),
+    "missing group": (lambda f: f.__delitem__("steps"), "has no /steps/start_s"),
+    "missing column": (lambda f: f.__delitem__("evaluation/loss"), "has no /evaluation/loss"),
+    "dtype": (replace("steps/loss", data=np.zeros((40, 3), "f4")), "type float32, not float64"),
+    "ranks of one column": (replace("steps/loss", data=np.zeros((40, 4))), "shape"),
+    "dimensions": (replace("steps/loss", data=np.zeros(40)), "shape"),
+    "text": (replace("config", data=np.array([b"{1: 2"])), "config is not JSON"),
+    "no object": (replace("summary", data=np.array([b"[1]"])), "summary is not JSON"),
+    "deep": (replace("config", data=np.array([b'{"a":' * 20_000])), "config is not JSON"),
+    "pickle": (replace("config", data=np.array([b"\x80\x04."])), "config is not JSON"),
+    "objects": (replace("config", shape=(1,), dtype=h5py.string_dtype()), "type"),
+    "references": (replace("steps/loss", shape=(40, 3), dtype=h5py.ref_dtype), "type"),
+    "counter": (replace("rows/steps", data=np.array([1, 1 << 40, 3])), "counts"),
+    "negative": (replace("rows/steps", data=np.array([1, -5, 3])), "counts"),
+    "bomb": (replace("rows/evaluation", data=np.array([999])), "counts 999 rows"),
+    "external": (link("steps/loss", h5py.ExternalLink("/etc/passwd", "/x")), "not followed"),
+    "external group": (link("steps", h5py.ExternalLink("other.h5", "/steps")), "not followed"),
+    "soft": (link("steps/loss", h5py.SoftLink("/steps/wait_s")), "not followed"),
+    "group for a column": (link("steps/loss", h5py.SoftLink("/steps")), "not followed"),
+    "storage": (
+        replace("steps/loss", shape=(1, 3), dtype="f8", external=[("/etc/hostname", 0, 24)]),
+        "not a dataset of this file",
+    ),
+    "huge": (
+        replace("steps/loss", shape=(1 << 40, 3), maxshape=(None, 3), dtype="f8"),
+        "",  # a column longer than its counter is read as far as the counter goes
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_files_that_break_the_schema_are_refused(tmp_path, name):
+    change, expected = DAMAGES[name]
+    path = finished(tmp_path / "run.h5")
+    finished(tmp_path / "other.h5")
+    with h5py.File(path, "r+") as file:
+        change(file)
+    line = damaged(path)
+    assert bool(line) == bool(expected)
+    assert expected in line
+
+
+def test_a_column_that_claims_more_than_the_file_can_hold_is_refused(tmp_path):
+    path = finished(tmp_path / "run.h5")
+    with h5py.File(path, "r+") as file:
+        replace("steps/loss", shape=(1 << 40, 3), maxshape=(None, 3), dtype="f8")(file)
+        replace("rows/steps", data=np.array([1 << 40] * 3))(file)
+    assert "more than the file can hold" in damaged(path)
+
+
+def test_what_is_no_hdf5_file_is_refused(tmp_path):
+    cases = {"empty": b"", "text": b"hello", "pickle": b"\x80\x04K\x01.", "png": b"\x89PNG\r\n"}
+    for name, content in cases.items():
+        (tmp_path / name).write_bytes(content)
+        assert "is empty" in (line := damaged(tmp_path / name)) or "not an HDF5 file" in line
+    assert "No such file" in damaged(tmp_path / "absent.h5")
+    assert "folder" in damaged(tmp_path)
+
+
+def test_a_file_cut_at_any_block_is_refused_or_read_whole(tmp_path):
+    content = finished(tmp_path / "run.h5").read_bytes()
+    cut = tmp_path / "cut.h5"
+    for size in [*range(0, len(content), 509), len(content) - 1]:
+        cut.write_bytes(content[:size])
+        assert damaged(cut)
+
+
+def test_a_partial_file_cut_anywhere_never_invents_a_row(tmp_path):
+    with writer(tmp_path / "run.h5") as store:
+        store.steps(0, 1, {"loss": np.arange(1.0, 41.0)})
+    content = (tmp_path / "run.h5.partial").read_bytes()
+    cut = tmp_path / "cut.h5"
+    for size in range(0, len(content), 20_011):
+        cut.write_bytes(content[:size])
+        assert damaged(cut)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = finished(tmp_path_factory.mktemp("whole") / "run.h5")
+    with read(path) as run:
+        rows = {field.path: values for field, values in run.arrays()}
+    return path.read_bytes(), rows
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    where=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4), bit=st.integers(0, 7)
+)
+def test_flipped_bits_are_noticed_or_harmless(tmp_path, whole, where, bit):
+    """Metadata and data are checksummed: what can still be read is what was written."""
+    content, expected = bytearray(whole[0]), whole[1]
+    for share in where:
+        content[int(share * len(content))] ^= 1 << bit
+    path = tmp_path / "flipped.h5"
+    path.write_bytes(content)
+    found = {}
+    if not damaged(path):
+        with read(path) as run:
+            found = {field.path: values for field, values in run.arrays()}
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, expected[name])
+
+
+def test_reading_leaves_files_alone(tmp_path):
+    path = finished(tmp_path / "run.h5")
+    path.chmod(0o400)
+    before = path.read_bytes()
+    assert not damaged(path)
+    assert path.read_bytes() == before
+    assert json.loads(json.dumps(read(path).config)) == CONFIG
