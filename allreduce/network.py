@@ -131,7 +131,7 @@ def paths(network: Network, source: np.ndarray, destination: np.ndarray, size: i
         # A port serves its own side, so its number depends on where the message goes.
         port = np.where(inside, _NODE_PORT, _PORT)
         cost = np.where(inside, 1 / network.node_bandwidth_Bps, 1 / network.bandwidth_Bps)
-        part = [
+        part: list[tuple[Any, np.ndarray, np.ndarray]] = [
             (port, rank, cost),
             (_BUS, rank // bus, np.where(changes, 1 / network.bus_Bps, 0.0)),
             (_UPLINK, rank // node, np.where(away, 1 / network.uplink_Bps, 0.0)),

@@ -43,7 +43,7 @@ class _Columns:
         self.network, self.size, self.factors = network, size, factors
         self.entered = start.copy()
         self.taken = np.zeros(link_count(size))
-        self._pairs: tuple[np.ndarray, np.ndarray] | None = None
+        self._pairs: tuple[np.ndarray, ...] = ()
         self._ways: tuple[Paths, np.ndarray, bool] | None = None
 
     def play(self, transfers: np.ndarray, length: np.ndarray) -> bool:
@@ -74,13 +74,12 @@ class _Columns:
 
     def _find(self, source: np.ndarray, destination: np.ndarray) -> tuple[Paths, np.ndarray, bool]:
         """Paths, the first link of each, and whether each port and link has one message only."""
-        known = self._pairs
-        if self._ways is not None and known is not None:
-            if np.array_equal(known[0], source) and np.array_equal(known[1], destination):
-                return self._ways  # the rounds of a ring are all alike
+        if self._ways is not None and all(map(np.array_equal, self._pairs, (source, destination))):
+            return self._ways  # the rounds of a ring are all alike
         ways = paths(self.network, source, destination, self.size)
-        columns = (ways.links >= 0).any(axis=0)
-        columns[0] |= not columns.any()
+        columns = np.flatnonzero((ways.links >= 0).any(axis=0))
+        if not columns.size:
+            columns = np.array([0])
         ways = Paths(ways.latency, ways.links[:, columns], ways.seconds_per_byte[:, columns])
         present = ways.links >= 0
         alone = all(

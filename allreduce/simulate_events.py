@@ -20,7 +20,7 @@ Events are played in order of time, then of their kind, then of rank: equal runs
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from allreduce.network import Network
 from allreduce.schedule import Schedule
 from allreduce.simulate_columns import lognormal
 from allreduce.simulate_program import Program, prepare, single
+from allreduce.simulate_records import Collective, Line, Message
 
 # What happens, in the order in which it happens at one time: a look sees what has just come.
 _LINK, _LEFT, _ARRIVED, _ASKED, _ANSWERED, _LOOK, _END = range(7)
@@ -44,67 +45,6 @@ class Event(NamedTuple):
     rank: int
 
 
-class Collective:
-    """One all-reduce, to be started once by every rank. Made by `Cluster.collective`."""
-
-    def __init__(self, program: Program, factors: list[float], name: str):
-        ranks = len(program.first) - 1
-        self.name = name
-        self.completion: list[float | None] = [None] * ranks  # s, of each rank
-        self.started = [False] * ranks
-        self._program, self._factors = program, factors
-        self._step = program.first[:ranks]  # where each rank is
-        self._entered = [False] * ranks
-        self._missing = [
-            len(sends) + receives
-            for sends, receives in zip(program.sends, program.receives, strict=True)
-        ]
-        self._asking: dict[int, list[_Message]] = {}  # by step: senders that came too early
-
-
-class _Message:
-    """A message on its way."""
-
-    __slots__ = ("collective", "end", "factor", "hop", "number", "program", "token")
-
-    def __init__(self, program: Program, number: int, factor: float, collective: Any, token: Any):
-        self.program, self.number, self.factor = program, number, factor
-        self.collective, self.token = collective, token
-        self.hop, self.end = 0, 0.0
-
-
-class _Rank:
-    """The time line of one rank."""
-
-    __slots__ = (
-        "activity",
-        "asked",
-        "awaited",
-        "busy",
-        "inbox",
-        "listening",
-        "looks",
-        "now",
-        "running",
-        "seconds",
-        "watching",
-        "worked",
-    )
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.activity = 0  # counts activities: looks that were planned for an older one are off
-        self.busy = 0.0  # until when whoever looks is busy; a look follows at that time
-        self.watching = False  # whether it looks all the time
-        self.awaited: Collective | None = None
-        self.listening = False
-        self.looks: Iterator[float] | None = None  # of a computation
-        self.seconds = self.worked = 0.0
-        self.running: list[Collective] = []
-        self.asked: list[tuple[int, _Message]] = []  # handshakes to be answered at the next look
-        self.inbox: list[Any] = []
-
-
 class Cluster:
     """`ranks` ranks on `network`, all idle at time 0. `seed` is that of the network's noise."""
 
@@ -113,7 +53,7 @@ class Cluster:
             raise AllreduceError(f"a cluster needs at least 1 rank, got {ranks}")
         self.network, self.size, self.time = network, ranks, 0.0
         self._perfect = network.progress == "perfect"
-        self._ranks = [_Rank() for _ in range(ranks)]
+        self._ranks = [Line() for _ in range(ranks)]
         for rank in self._ranks:
             rank.watching = self._perfect
         self._seed, self._made = seed, count()
@@ -154,7 +94,7 @@ class Cluster:
             raise AllreduceError(f"rank {rank} has already started this {collective.name}")
         collective.started[rank] = True
         line, now = self._begin(rank), self.now(rank)
-        if collective._step[rank] == collective._program.first[rank + 1]:
+        if collective.step[rank] == collective.program.first[rank + 1]:
             collective.completion[rank] = now
             return
         line.running.append(collective)
@@ -167,10 +107,13 @@ class Cluster:
         """`token` is put into the inbox of rank `to` when `nbytes` bytes have got there."""
         line = self._begin(rank)
         self._any_letters = True
-        program = single(rank, to, nbytes, self.network, self.size)
+        key = (rank, to, nbytes)
+        if key not in self._programs:
+            self._programs[key] = single(rank, to, nbytes, self.network, self.size)
+        program = self._programs[key]
         factor = float(lognormal(self._letters, self.network.noise, 1)[0])
         line.now = self.now(rank) + self.network.overhead_s
-        self._post(_Message(program, 0, factor, None, token), line.now)
+        self._post(Message(program, 0, factor, None, token), line.now)
 
     def compute(self, rank: int, seconds: float, looks: Iterable[float] = ()) -> None:
         """Work for `seconds`; `looks`: after how many seconds of that work it looks, ascending."""
@@ -234,14 +177,14 @@ class Cluster:
 
     # Activities
 
-    def _begin(self, rank: int) -> _Rank:
+    def _begin(self, rank: int) -> Line:
         """The line of a rank that must be idle."""
         line = self._ranks[rank]
         if line.looks is not None or line.awaited is not None or line.listening:
             raise AllreduceError(f"rank {rank} is still busy")
         return line
 
-    def _finish(self, line: _Rank) -> None:
+    def _finish(self, line: Line) -> None:
         """The rank is idle: nothing planned for it is valid any more."""
         line.activity += 1
         line.looks = line.awaited = None
@@ -269,9 +212,9 @@ class Cluster:
         line = self._ranks[rank]
         line.now = self.now(rank)
         if end is not None or until < math.inf:
-            end = until if end is None else min(end, until)
-            self._push(max(end, line.now), _END, rank, line.activity)
-        if not self._perfect:
+            soonest = until if end is None else min(end, until)
+            self._push(max(soonest, line.now), _END, rank, line.activity)
+        if end is None and not self._perfect:
             line.watching = True
             self._push(line.now, _LOOK, rank, line.activity)
 
@@ -301,11 +244,11 @@ class Cluster:
                 self._depart(message, time)
         for collective in tuple(line.running):
             activity, cost = line.activity, self._advance(rank, collective, time)
-            if cost:
-                line.busy = time + cost
-                self._push(line.busy, _LOOK, rank, line.activity)
-                return
+            line.busy = time + cost
             if activity != line.activity and not self._perfect:
+                return  # it was waiting for this, and leaves
+            if cost:
+                self._push(line.busy, _LOOK, rank, line.activity)
                 return
         if line.looks is not None and not self._perfect:
             self._work_on(rank, time)
@@ -313,19 +256,19 @@ class Cluster:
     def _advance(self, rank: int, collective: Collective, time: float) -> float:
         """Do what can be done for one collective, up to the first thing that takes time: its
         seconds."""
-        program, network = collective._program, self.network
+        program, network = collective.program, self.network
         while True:
-            step = collective._step[rank]
-            if not collective._entered[rank]:
+            step = collective.step[rank]
+            if not collective.entered[rank]:
                 cost = self._enter(rank, collective, time)
                 if cost:
                     return cost
-            if collective._missing[step]:
+            if collective.missing[step]:
                 return 0.0
             cost = network.overhead_s * program.receives[step]
             cost += network.sum_s_per_B * program.sum_bytes[step]
-            collective._step[rank] = step + 1
-            collective._entered[rank] = False
+            collective.step[rank] = step + 1
+            collective.entered[rank] = False
             if step + 1 == program.first[rank + 1]:
                 self._arrive(rank, collective, time + cost)
                 return cost
@@ -341,20 +284,20 @@ class Cluster:
 
     def _enter(self, rank: int, collective: Collective, time: float) -> float:
         """Post the messages of a rank's step; the seconds that takes the rank."""
-        step = collective._step[rank]
-        collective._entered[rank] = True
-        for message in collective._asking.pop(step, ()):
+        step = collective.step[rank]
+        collective.entered[rank] = True
+        for message in collective.asking.pop(step, ()):
             self._answer(message, time)
-        sends, overhead = collective._program.sends[step], self.network.overhead_s
+        sends, overhead = collective.program.sends[step], self.network.overhead_s
         for index, number in enumerate(sends, 1):
-            factor = collective._factors[number]
-            message = _Message(collective._program, number, factor, collective, None)
+            factor = collective.factors[number]
+            message = Message(collective.program, number, factor, collective, None)
             self._post(message, time + index * overhead)
         return len(sends) * overhead
 
     # Messages
 
-    def _post(self, message: _Message, time: float) -> None:
+    def _post(self, message: Message, time: float) -> None:
         program, number = message.program, message.number
         if program.handshake[number]:
             latency = program.latency[number] * message.factor
@@ -362,22 +305,22 @@ class Cluster:
         else:
             self._depart(message, time)
 
-    def _shake(self, rank: int, kind: int, message: _Message) -> None:
+    def _shake(self, rank: int, kind: int, message: Message) -> None:
         collective = message.collective
         if kind == _ASKED and collective is not None:
             step = message.program.destination_step[message.number]
-            if collective._step[rank] < step or not collective._entered[rank]:
-                collective._asking.setdefault(step, []).append(message)
+            if collective.step[rank] < step or not collective.entered[rank]:
+                collective.asking.setdefault(step, []).append(message)
                 return
         self._ranks[rank].asked.append((kind, message))
         self._notify(rank)
 
-    def _answer(self, message: _Message, time: float) -> None:
+    def _answer(self, message: Message, time: float) -> None:
         program, number = message.program, message.number
         latency = program.latency[number] * message.factor
         self._push(time + latency, _ANSWERED, program.source[number], message)
 
-    def _depart(self, message: _Message, time: float) -> None:
+    def _depart(self, message: Message, time: float) -> None:
         program, number = message.program, message.number
         if program.path[number]:
             self._push(time, _LINK, program.source[number], message)
@@ -385,7 +328,7 @@ class Cluster:
             self._push(time, _LEFT, program.source[number], message)
             self._deliver(message, time)
 
-    def _take_link(self, message: _Message, time: float) -> None:
+    def _take_link(self, message: Message, time: float) -> None:
         """The message is at its next link: it queues there, and goes on once it is served."""
         path = message.program.path[message.number]
         volume = message.program.nbytes[message.number]
@@ -405,12 +348,12 @@ class Cluster:
                 self._push(begins, _LINK, message.program.source[message.number], message)
                 return
 
-    def _deliver(self, message: _Message, time: float) -> None:
+    def _deliver(self, message: Message, time: float) -> None:
         program, number = message.program, message.number
         latency = program.latency[number] * message.factor
         self._push(time + latency, _ARRIVED, program.destination[number], message)
 
-    def _complete(self, rank: int, kind: int, message: _Message) -> None:
+    def _complete(self, rank: int, kind: int, message: Message) -> None:
         """One end of a message is done."""
         collective, program = message.collective, message.program
         if collective is None:
@@ -422,8 +365,8 @@ class Cluster:
             return
         steps = program.source_step if kind == _LEFT else program.destination_step
         step = steps[message.number]
-        collective._missing[step] -= 1
-        if not collective._missing[step] and collective._step[rank] == step:
+        collective.missing[step] -= 1
+        if not collective.missing[step] and collective.step[rank] == step:
             self._notify(rank)
 
     def _push(self, time: float, kind: int, rank: int, subject: Any) -> None:

@@ -1,6 +1,7 @@
 """A schedule prepared for the event simulation: messages and steps as flat lists."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -94,7 +95,7 @@ def prepare(
         source_step=by.tolist(),
         destination_step=to.tolist(),
         first=np.searchsorted(steps // rounds, np.arange(schedule.size + 1)).tolist(),
-        sends=[listed[low:high] for low, high in zip(cuts, cuts[1:], strict=False)],
+        sends=[listed[low:high] for low, high in pairwise(cuts)],
         receives=np.bincount(to, minlength=len(steps)).tolist(),
         sum_bytes=np.bincount(to, sent.nbytes * sent.reduce, len(steps)).tolist(),
     )

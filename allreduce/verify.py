@@ -159,18 +159,19 @@ class _Play:
 def _check_step(rank: int, step: Step, size: int, segments: int) -> None:
     """The rules that one step keeps by itself: ranges, peers, tags, and no hazard."""
     where = f"rank {rank}, round {step.round}"
-    for message in (*step.sends, *step.receives):
-        if not 0 <= message.peer < size or message.peer == rank:
-            raise ScheduleError(f"{where}: a message to or from rank {message.peer} of {size}")
-        if not 0 <= message.low < message.high <= segments:
-            raise ScheduleError(f"{where}: segments {message.low}:{message.high} of {segments}")
+    for peer, low, high, _, _ in (*step.sends, *step.receives):
+        if not 0 <= peer < size or peer == rank:
+            raise ScheduleError(f"{where}: a message to or from rank {peer} of {size}")
+        if not 0 <= low < high <= segments:
+            raise ScheduleError(f"{where}: segments {low}:{high} of {segments}")
     for messages in (step.sends, step.receives):
-        if len({(message.peer, message.tag) for message in messages}) < len(messages):
+        if len(messages) > 1 and len({(m.peer, m.tag) for m in messages}) < len(messages):
             raise ScheduleError(f"{where}: two messages between one pair share a tag")
-    written = sorted((m.low, m.high) for m in step.receives)
-    for (_, end), (begin, _) in pairwise(written):
-        if begin < end:
-            raise ScheduleError(f"{where}: two messages write segment {begin} at once (hazard)")
+    if len(step.receives) > 1:
+        written = sorted((m.low, m.high) for m in step.receives)
+        for (_, end), (begin, _) in pairwise(written):
+            if begin < end:
+                raise ScheduleError(f"{where}: two messages write segment {begin} at once (hazard)")
     for store in (m for m in step.receives if not m.reduce):
         for send in step.sends:
             if max(store.low, send.low) < min(store.high, send.high):

@@ -1,4 +1,4 @@
-"""Evaluating the averaged model: sums over samples, in an order that does not depend on who sums."""
+"""Evaluating the averaged model: sums over samples, in an order that all worlds share."""
 
 import math
 from typing import TYPE_CHECKING, Any

@@ -4,10 +4,11 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -21,6 +22,7 @@ STEP = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")  # of an srun step, when SLURM_P
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 TEXT = 256  # bytes a rank can tell the others
 GRACE = 5.0  # s from a signal to the abort, if no merge has stopped the run by then
+ECHO = 1.5  # s a stalled rank lets the others say whom they wait for: the chain names the culprit
 LEFT_EARLY, NOT_FINITE = 1, 3  # exit codes
 
 
@@ -96,10 +98,9 @@ def guarded(comm: Any, main: Callable[[], int]) -> int:
         return NOT_FINITE
     except BaseException as failure:
         _abort(comm, failure)
-        raise
 
 
-def _abort(comm: Any, failure: BaseException) -> None:
+def _abort(comm: Any, failure: BaseException) -> NoReturn:
     rank = f"mpisgd: rank {comm.Get_rank()} of {comm.Get_size()}"
     code = LEFT_EARLY
     if isinstance(failure, Stalled | OSError):
@@ -111,9 +112,12 @@ def _abort(comm: Any, failure: BaseException) -> None:
         code = failure.code if isinstance(failure.code, int) and failure.code else LEFT_EARLY
     else:
         reason = traceback.format_exc().rstrip()
-    print(f"{rank}: {reason}", file=sys.stderr, flush=True)
     sys.stdout.flush()
+    print(f"{rank}: {reason}", file=sys.stderr, flush=True)
+    if isinstance(failure, Stalled):
+        time.sleep(ECHO)
     comm.Abort(code)
+    os._exit(code)  # MPICH returns from Abort; a second traceback would only confuse
 
 
 class Signals:

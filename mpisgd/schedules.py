@@ -47,7 +47,7 @@ def one_cycle(k: int, rate: float, steps: int, start: float = 1e-4, share: float
         weight = (k - 1) / (peak - 1) if peak > 1 else 1.0
     else:
         weight = (steps - k) / (steps - peak)
-    return weight * rate + (1 - weight) * start
+    return min(rate, weight * rate + (1 - weight) * start)  # rounding can lift it above
 
 
 def linear_tail(k: int, rate: float, steps: int, share: float = 0.4) -> float:

@@ -28,11 +28,11 @@ def test_costs_of_powers_of_two(size):
     assert cost(build("ring", size)) == (2 * (size - 1), pytest.approx(scattered))
 
 
-@pytest.mark.parametrize("size", [2, 3, 7, 8, 16, 31, 64, 100, 256])
+@pytest.mark.parametrize("size", [2, 3, 7, 8, 16, 33, 64, 100, 256])
 def test_double_tree_loads_no_rank_twice_as_much(size):
     steps, sent = cost(build("double-tree", size))
     assert sent <= 2
-    assert steps <= 4 * math.ceil(math.log2(size)) + 4 * PIECES
+    assert steps <= 1.25 * (4 * math.log2(size) + 4 * PIECES)
 
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7, 9, 12, 100, 255])

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mpisgd import optim
@@ -217,11 +217,13 @@ def test_ema_refuses(decay):
         EMA(3, decay)
 
 
-@given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 400), st.floats(1e-4, 10))
+@given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 200), st.floats(1e-4, 10))
+@example("one-cycle", 4, 1e-4)
 @settings(max_examples=80, deadline=None)
 def test_every_schedule_stays_between_zero_and_its_rate(name, count, rate):
-    rates = [schedule(name, rate, count)(k) for k in range(1, count + 1)]
-    assert all(0 <= r <= rate * (1 + 1e-12) for r in rates)
+    scheduled = schedule(name, rate, count)
+    rates = [scheduled(k) for k in range(1, count + 1)]
+    assert all(0 <= r <= rate for r in rates)
     assert max(rates) == rate  # reached, exactly
 
 

@@ -22,7 +22,7 @@ from mpisgd.store.reader import Run, read
 from mpisgd.store.schema import KINDS, LANES, NAMES, SCHEMA_VERSION, fields
 from mpisgd.store.target import check_target, partial_path
 
-RESERVE = 1 << 20  # bytes of disk taken ahead: HDF5 does not survive a write that fails
+RESERVE = 1 << 19  # bytes of disk taken ahead: HDF5 does not survive a write that fails
 
 
 class StoreError(OSError):
@@ -195,7 +195,10 @@ class Writer:
                         text = layout.encode({"reason": str(reason)[:400]}, layout.ROW_WIDTH)
                         self._file["reason"][...] = text
         with contextlib.suppress(Exception):
+            used = self._file.id.get_filesize()
             self._file.close()
+            if self._failure is None:
+                os.truncate(self.partial, used)  # what was reserved and not needed
         self._file = None
 
     def __enter__(self) -> "Writer":
@@ -274,16 +277,18 @@ class Writer:
 
     def _growth(self) -> int:
         """At most how many bytes the next flush adds: twice the rows, and two chunks a column."""
-        size = 2 * len(self.fields) * layout.CHUNK_BYTES + 64 * self.ranks * len(self.fields)
+        columns = {name for _, _, columns in self._pieces for name in columns}
+        size = 0
         if self._pieces:
             high = max(first - 1 + _length(columns) for _, first, columns in self._pieces)
             stored = int(self._counts["rows/steps"].max(initial=0))
-            names = {name for _, _, columns in self._pieces for name in columns}
-            size += 16 * max(0, high - stored) * self.ranks * len(names)
+            size = 16 * max(0, high - stored) * self.ranks * len(columns)
+        chunks = len(columns)
         for table, rows in self._rows.items():
             wide = layout.ROW_WIDTH if table in self.fields else 8 * (self.ranks + 12)
             size += 2 * len(rows) * wide
-        return size
+            chunks += 12
+        return size + 2 * chunks * max(layout.CHUNK_BYTES, 16 * 8 * self.ranks)
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:

@@ -138,9 +138,13 @@ class CommunicatorSite:
         yield from ()
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:
+        yield from ()
+        return self.all_values(value)
+
+    def all_values(self, value: int) -> list[int]:
+        """Every rank's value, waited for."""
         values = np.zeros(self.size, np.int64)
         values[self.rank] = value
-        yield from ()
         return self.sum(values).tolist()
 
     def sum(self, values: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from contextlib import closing, nullcontext
 from typing import Any
 
 from allreduce.algorithms import build
@@ -43,7 +44,7 @@ def train(
     def ask() -> None:
         site.asked_to_stop = True
 
-    with launch.Signals(comm, ask) as signals:
+    with launch.Signals(comm, ask) as signals, closing(site), bar or nullcontext():
         try:
             _run(site, experiment, worker)
         except NotFinite as failure:
@@ -51,24 +52,18 @@ def train(
             if store is not None:
                 store.close(reason=str(failure))
             raise
-        finally:
-            if bar is not None:
-                bar.close()
         recorder.finish()
-        summary = {
-            "steps": worker.step, "stopped": worker.stopping,
-            "final_average_s": site.final_average_s, **recorder.last_evaluation,
-        }  # fmt: skip
-        if store is not None:
-            store.complete(summary) if not worker.stopping else store.close("asked to stop")
-    site.close()
+        number = max(site.all_values(signals.received or 0))
+        last = recorder.last_evaluation
+        if store is not None and worker.stopping:
+            store.close(reason=f"stopped by signal {number} after step {worker.step}")
+        elif store is not None:
+            store.complete({"final_average_s": site.final_average_s, **last})
     if rank == 0:
-        report(experiment, recorder.last_evaluation, arguments)
-    if not worker.stopping:
-        return 0
-    if rank == 0:
-        print(f"mpisgd: stopped by a signal after step {worker.step}", file=sys.stderr)
-    return 128 + signals.received if signals.received else launch.LEFT_EARLY
+        report(experiment, last, arguments)
+        if worker.stopping:
+            print(f"mpisgd: stopped by a signal after step {worker.step}", file=sys.stderr)
+    return 128 + number if worker.stopping else 0
 
 
 def _run(site: CommunicatorSite, experiment: Experiment, worker: Worker) -> None:

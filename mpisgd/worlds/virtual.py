@@ -54,7 +54,7 @@ def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespac
     _finish(recorders, store)
     last = recorders[0].last_evaluation
     if store is not None:
-        store.complete({"steps": workers[0].step, "stopped": False, **last})
+        store.complete(last)
     report(experiment, last, arguments)
     return 0
 
