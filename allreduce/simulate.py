@@ -60,17 +60,16 @@ def simulate(
     collective = cluster.collective(schedule, nbytes, itemsize=itemsize, chunks=chunks)
     for rank, begin in enumerate(begins.tolist()):
         cluster.compute(rank, begin)
-    for _ in range(schedule.size):  # nobody waits yet: the first events are the ends of these
-        event = cluster.next()
-        assert event is not None
+    while collective.unfinished:
+        event = cluster.play()
+        if event is None or collective.started[event.rank]:
+            continue
         cluster.start(event.rank, collective)
         if look_every is None:
             cluster.wait(event.rank, collective)
         else:
             looks = (look_every * i for i in itertools.count(1))
             cluster.compute(event.rank, np.inf, looks)
-    while None in collective.completion:
-        cluster.play()
     return np.array(collective.completion, np.float64)
 
 

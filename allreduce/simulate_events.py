@@ -95,7 +95,7 @@ class Cluster:
         collective.started[rank] = True
         line, now = self._begin(rank), self.now(rank)
         if collective.step[rank] == collective.program.first[rank + 1]:
-            collective.completion[rank] = now
+            collective.finish(rank, now)
             return
         line.running.append(collective)
         if self._perfect:
@@ -277,7 +277,7 @@ class Cluster:
 
     def _arrive(self, rank: int, collective: Collective, time: float) -> None:
         line = self._ranks[rank]
-        collective.completion[rank] = time
+        collective.finish(rank, time)
         line.running.remove(collective)
         if line.awaited is collective:
             self._end(rank, time)

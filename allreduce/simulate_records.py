@@ -14,6 +14,7 @@ class Collective:
         self.name = name
         self.completion: list[float | None] = [None] * ranks  # s, of each rank
         self.started = [False] * ranks
+        self.unfinished = ranks  # how many are not done
         self.program, self.factors = program, factors
         self.step = program.first[:ranks]  # where each rank is
         self.entered = [False] * ranks
@@ -22,6 +23,10 @@ class Collective:
             for sends, receives in zip(program.sends, program.receives, strict=True)
         ]
         self.asking: dict[int, list[Message]] = {}  # by step: senders that came too early
+
+    def finish(self, rank: int, time: float) -> None:
+        self.completion[rank] = time
+        self.unfinished -= 1
 
 
 class Message:

@@ -25,8 +25,8 @@ from mpisgd.launcher import GRACE_S, Hosts, Job, Launcher, find, own
 SUBNET = "10.77.0"
 INTERFACE = "e0"
 MOST_HOSTS = 250
-# Bytes. Jumbo frames, as clusters have: at 1500 the shaping itself takes 0.6 of a core at 200 Mbit/s
-# both ways (measured), which ranks that compute would miss; at 9000 it takes 0.15.
+# Bytes. Jumbo frames, as clusters have: at 1500 the shaping takes 0.7 of a core at 200 Mbit/s both
+# ways (measured), which ranks that compute would miss; at 9000 it takes 0.15.
 MTU = "9000"
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 ISOLATED = ("--net", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc")
@@ -82,8 +82,8 @@ exec nsenter --uts=/run/netns/$host.uts -- ip netns exec $host sh -c "$*"
 class Lab:
     """`hosts` hosts h0, h1, ... on one switch, each wire shaped to `rate` in both directions.
 
-    rate: as tc writes it, "200mbit"; burst: what may pass at once, "18kb", else `burst_of` the rate.
-    Used as a context.
+    rate: as tc writes it, "200mbit"; burst: what may pass at once, "18kb" (default: `burst_of` the
+    rate). Used as a context.
     UsageError when it can't be had: not root, no iproute2, a rate that is none.
     """
 

@@ -1,4 +1,4 @@
-"""`verify` passes every algorithm, and no fault: thousands are planted, and played to be sure."""
+"""`verify` passes every algorithm and no fault: 1,700 are planted, and played to be sure."""
 
 import random
 from collections import Counter
@@ -16,7 +16,7 @@ from allreduce.verify import verify, verify_programs
 
 SIZES = (*range(1, 65), 96, 127, 128, 129, 255, 256, 257)
 COLUMNS = 16  # numbers a segment, of each kind: enough that any other order shows
-STRICT = ("hazard", "share a tag", "takes")
+STRICT = ("hazard", "share a tag", " takes ", "counts a contribution twice")
 """Rules that refuse also what does no harm by luck: a later message hides it, or no schedule of
 time that was tried brings it out."""
 
@@ -37,17 +37,6 @@ def test_hierarchical_with_any_nodes_and_any_inner_algorithm(inner):
         for where in (nodes, [0] * size, list(range(size)), None):
             if where is None or inner != "hierarchical":
                 verify(hierarchical(size, where, inner))
-
-
-def test_no_offset_is_computed_so_size_does_not_matter():
-    schedule = place(build("ring", 3), 2**31 - 8, 2**31 - 20)
-    steps = [step for program in schedule.programs() for step in program]
-    assert min(m.low for step in steps for m in step.sends) == 2**31 - 20
-    with pytest.raises(ScheduleError, match=f"segments {2**31 - 12}:{2**31} of"):
-        last = (transfers(0, 1, 2**31 - 12, 2**31 - 1),)
-        programs = Schedule(2, 2**31 - 8, last).programs()
-        long = programs[0][0].sends[0]._replace(high=2**31)
-        verify_programs([[programs[0][0]._replace(sends=(long,))], programs[1]], 2**31 - 8)
 
 
 # --- The oracle: what really happens, on data, in a loopback world ---------------------------
@@ -140,7 +129,7 @@ def judge(faults: Iterator[tuple[str, Programs, int]]) -> Counter:
     real, harmless, strict = Counter(), Counter(), Counter()
     for kind, programs, segments in faults:
         said = refused(programs, segments)
-        if fails(programs, segments, range(3) if said else range(24)):
+        if fails(programs, segments, range(3) if said else range(12)):
             assert said, f"{kind}: a real fault that verify accepts: {programs}"
             real[kind] += 1
         elif said:
@@ -153,7 +142,12 @@ def judge(faults: Iterator[tuple[str, Programs, int]]) -> Counter:
 
 
 SOUND = [
-    *(build(name, size) for name in ALGORITHMS for size in (2, 3, 5, 6, 8) if name != "double-tree"),
+    *(
+        build(name, size)
+        for name in ALGORITHMS
+        for size in (2, 3, 5, 6, 8)
+        if name != "double-tree"
+    ),
     *(build("double-tree", size) for size in (3, 4)),
     hierarchical(6, [0, 1, 0, 1, 2, 2], "halving-doubling"),
     beside(place(build("butterfly", 4), 3, 0), place(build("butterfly", 4), 3, 2))
@@ -241,7 +235,7 @@ def test_faults_in_schedules_are_found():
     found = list(faulty_schedules(3))
     real = judge((kind, s.programs(), s.segments) for kind, s in found)
     assert set(real) == {fault.__name__ for fault in IN_SCHEDULES}
-    assert real.total() >= 600
+    assert real.total() >= 500
     assert min(real.values()) >= 10
 
 
@@ -390,7 +384,7 @@ def faulty_programs(repetitions: int) -> Iterator[tuple[str, Programs, int]]:
 def test_faults_in_programs_are_found():
     real = judge(faulty_programs(3))
     assert set(real) == {fault.__name__ for fault in IN_PROGRAMS}
-    assert real.total() >= 500
+    assert real.total() >= 600
 
 
 def test_a_deadlock_says_who_waits():

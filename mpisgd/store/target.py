@@ -14,28 +14,31 @@ def partial_path(path: str | os.PathLike) -> Path:
     return path.with_name(path.name + ".partial")
 
 
-def check_target(path: str | os.PathLike, overwrite: bool = False, resume: bool = False) -> None:
+def check_target(
+    path: str | os.PathLike, overwrite: bool = False, resume: bool = False, option: str = OPTION
+) -> None:
     """Refuse a target that cannot or must not be written, before any communication.
 
-    resume: existing files are to be continued, so they are no obstacle. Raises UsageError.
+    resume: existing files are to be continued, so they are no obstacle.
+    option: what the user wrote before the name. Raises UsageError.
     """
     target = Path(path)
     if not target.name or str(path).endswith("/"):
-        raise UsageError(OPTION, str(path), "must name a file, such as run.h5")
+        raise UsageError(option, str(path), "must name a file, such as run.h5")
     if os.path.isdir(target):
-        raise UsageError(OPTION, str(path), "is a folder; name a file in it")
+        raise UsageError(option, str(path), "is a folder; name a file in it")
     folder = target.parent
     if not os.path.isdir(folder):
-        raise UsageError(OPTION, str(path), f"there is no folder {str(folder)!r}; make it first")
+        raise UsageError(option, str(path), f"there is no folder {str(folder)!r}; make it first")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(OPTION, str(path), f"the folder {str(folder)!r} cannot be written to")
+        raise UsageError(option, str(path), f"the folder {str(folder)!r} cannot be written to")
     longest = os.pathconf(folder, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255
     if len(os.fsencode(target.name)) > longest - len(".partial") - 1:
-        raise UsageError(OPTION, str(path), "the name is too long")
+        raise UsageError(option, str(path), "the name is too long")
     if overwrite or resume:
         return
     if os.path.lexists(target):
-        raise UsageError(OPTION, str(path), "exists; pass --overwrite or choose another name")
+        raise UsageError(option, str(path), "exists; pass --overwrite or choose another name")
     if os.path.lexists(partial_path(target)):
         allowed = f"{partial_path(target).name} is there from a run that did not complete; "
-        raise UsageError(OPTION, str(path), allowed + "pass --overwrite or choose another name")
+        raise UsageError(option, str(path), allowed + "pass --overwrite or choose another name")

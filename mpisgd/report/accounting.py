@@ -1,0 +1,144 @@
+"""What one training run amounts to: speed, where its time went, and honest counts of its work.
+
+Effective steps: DaSGD's convex merge throws away the fraction 1 - xi of the `delay` steps in
+flight, so a round of tau steps is worth tau - (1 - xi) * delay. A step time alone would mislead.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpisgd.store.reader import Run
+
+PARTS = ("compute", "update", "poll", "wait")
+DEFAULT_MERGE = "convex"
+
+
+def row(run: Run, name: str) -> dict[str, Any]:
+    """One row of the comparing table; None where the file does not say. Raises DamagedFile."""
+    config = run.config
+    values: dict[str, Any] = {
+        "file": name,
+        **{key: config.get(key) for key in ("algorithm", "allreduce")},
+        "ranks": run.ranks,
+        **{key: config.get(key) for key in ("tau", "delay", "xi", "merge")},
+        "clock": clock(run),
+        "state": "complete" if run.complete else "partial",
+    }
+    values |= speed(run)
+    share = effective_share(run)
+    values["effective_steps"] = values["steps"] * share
+    values["effective_step_s"] = _divided(values["step_s"], share)
+    for key in ("loss", "accuracy", "ema_accuracy"):
+        values[key] = last(run, key)
+    return values
+
+
+def clock(run: Run) -> str:
+    """Whose seconds they are: never compare the two."""
+    return "virtual" if run.virtual else "wall"
+
+
+def speed(run: Run) -> dict[str, Any]:
+    """Steps, seconds, rates and shares of step time, evaluations excluded.
+
+    step_s: median over steps of the longest step of all ranks. steps_per_s and samples_per_s:
+    over the whole training time, the final average included; samples are those that were used.
+    """
+    done = int(run.reported.min(initial=0)) if len(run.reported) else 0
+    spent = {part: _rows(run, f"{part}_s", done) for part in PARTS}
+    steps = _rows(run, "step_s", done)
+    longest = steps.max(axis=1) if steps.size else np.zeros(0)
+    longest = longest[np.isfinite(longest)]
+    time_s = last(run, "time_s") if run.complete else None
+    if time_s is None:
+        time_s = float(longest.sum()) or None
+    computed = _rows(run, "samples", done)
+    samples = last(run, "samples_used") if run.complete else None
+    if samples is None and computed.size:
+        samples = float(computed[computed > 0].sum())
+    total = float(np.nansum(steps))
+    return {
+        "steps": done,
+        "time_s": time_s,
+        "steps_per_s": _divided(done, time_s),
+        "samples_per_s": _divided(samples, time_s),
+        "step_s": float(np.median(longest)) if len(longest) else None,
+        **{
+            f"{part}_share": _divided(float(np.nansum(values)), total) if values.size else None
+            for part, values in spent.items()
+        },
+    }
+
+
+def effective_share(run: Run) -> float:
+    """Effective steps over steps: what the run itself recorded, else what its rule implies."""
+    effective, step = last(run, "steps_effective"), last(run, "step")
+    if effective is not None and step:
+        return effective / step
+    config = run.config
+    if config.get("algorithm") != "dasgd" or not config.get("tau"):
+        return 1.0
+    from mpisgd.predict.epoch import effective_share as share_of_rule
+
+    xi = config.get("xi")
+    return share_of_rule(
+        config["tau"],
+        config.get("delay") or 0,
+        0.0 if xi is None else xi,
+        config.get("merge") or DEFAULT_MERGE,
+    )
+
+
+def last(run: Run, name: str) -> float | None:
+    """The last row of one column of /evaluation."""
+    values = run.evaluation.get(name)
+    if values is None or not len(values) or not np.isfinite(values[-1]):
+        return None
+    return values[-1].item()
+
+
+def targets(run: Run, name: str, wanted: Sequence[float]) -> list[dict[str, Any]]:
+    """When test accuracy first reached each target, fixed beforehand; never the best epoch.
+
+    A target not reached stays a row: leaving it out would flatter the run.
+    """
+    accuracy = np.asarray(run.evaluation.get("accuracy", ()), dtype=float)
+    rows = []
+    for target in wanted:
+        found = np.flatnonzero(accuracy >= target)
+        at = int(found[0]) if len(found) else None
+        values: dict[str, Any] = {
+            "file": name,
+            "algorithm": run.config.get("algorithm"),
+            "ranks": run.ranks,
+            "target": target,
+            "reached": "not reached" if at is None else "reached",
+            "clock": clock(run),
+        }
+        for key, column in TARGET_COLUMNS.items():
+            stored = run.evaluation.get(column)
+            known = at is not None and stored is not None
+            values[key] = stored[at].item() if known else None
+        rows.append(values)
+    return rows
+
+
+TARGET_COLUMNS: Mapping[str, str] = {
+    "time_s": "time_s",
+    "steps": "step",
+    "effective_steps": "steps_effective",
+    "samples_computed": "samples_computed",
+    "samples_used": "samples_used",
+}
+
+
+def _rows(run: Run, name: str, done: int) -> np.ndarray:
+    """[step, rank] of one column, as far as every rank reported; empty when there is none."""
+    values = run.steps.get(name)
+    return np.zeros((0, run.ranks)) if values is None else values[:done]
+
+
+def _divided(value: float | None, by: float | None) -> float | None:
+    return None if value is None or not by else value / by

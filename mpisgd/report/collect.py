@@ -1,0 +1,48 @@
+"""Find and read result files: what can't be read is named, and the rest goes on."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mpisgd.errors import UsageError
+from mpisgd.store.reader import DamagedFile, Run, read
+
+PATTERNS = ("*.h5", "*.h5.partial")
+
+
+class Named(NamedTuple):
+    """A run and the name it goes by: its path as the user would write it."""
+
+    name: str
+    run: Run
+
+
+def find(words: Sequence[str]) -> list[str]:
+    """The files that `words` name; a folder stands for the results in it and below.
+
+    Raises UsageError for a folder without any.
+    """
+    files: list[str] = []
+    for word in words:
+        if os.path.isdir(word):
+            found = sorted(str(path) for pattern in PATTERNS for path in Path(word).rglob(pattern))
+            if not found:
+                raise UsageError("FILES", word, f"holds no result, no {' or '.join(PATTERNS)}")
+            files += found
+        else:
+            files.append(word)
+    return list(dict.fromkeys(files))
+
+
+def collect(files: Sequence[str]) -> tuple[list[Named], list[str]]:
+    """The readable runs in `files`, and one line for each that is not."""
+    runs, problems = [], []
+    for file in files:
+        try:
+            run = read(file)
+            list(run.arrays())  # damage in a column is found now, not in the middle of a page
+            runs.append(Named(file, run))
+        except DamagedFile as error:
+            problems.append(str(error))
+    return runs, problems

@@ -1,0 +1,112 @@
+"""`mpisgd report`: compare result files in tables, figures, a page and a timeline."""
+
+import argparse
+import math
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from mpisgd.errors import UsageError
+from mpisgd.report.collect import collect, find
+from mpisgd.report.sections import FORMATS, Report, report, shown
+from mpisgd.store.target import check_target
+
+WIDTH = 132  # columns of a text table that goes to a file or a pipe
+TABLES = ("runs", "targets", "scaling", "bench")
+PICTURES = ("png", "svg", "pdf")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `mpisgd report`."""
+    parser.add_argument(
+        "files", nargs="+", metavar="FILES", help="result files, or folders of them"
+    )
+    parser.add_argument("--format", choices=FORMATS, default="table", help="of what is printed")
+    parser.add_argument("--table", choices=TABLES, help="print this table only")
+    parser.add_argument("--targets", metavar="A,B,...", default="0.9,0.95",
+                        help="test accuracies to reach [0.9,0.95]")  # fmt: skip
+    parser.add_argument("--html", metavar="FILE", help="write one self-contained page")
+    parser.add_argument("--figures", metavar="DIR", help="write the figures to this folder")
+    parser.add_argument("--picture", choices=PICTURES, default="svg", help="their form [svg]")
+    parser.add_argument("--trace", metavar="FILE", help="write a timeline for Perfetto (JSON)")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is written")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Report; exit code 1 when a file could not be read, the rest is reported all the same."""
+    targets = _targets(arguments.targets)
+    _check_outputs(arguments)
+    runs, problems = collect(find(arguments.files))
+    for problem in problems:
+        print(f"mpisgd report: {problem}", file=sys.stderr)
+    if runs:
+        made = report(runs, targets, problems)
+        _write(made, arguments)
+        terminal = shutil.get_terminal_size((WIDTH, 24)).columns
+        width = terminal if sys.stdout.isatty() else WIDTH
+        print(shown(made, arguments.format, arguments.table, width))
+        if arguments.format in ("csv", "fom"):
+            for note in made.notes:
+                print(f"note: {note}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _write(made: Report, arguments: argparse.Namespace) -> None:
+    """What goes to files, each written beside its target and renamed."""
+    if arguments.figures:
+        from mpisgd.report.figures import draw, encoded
+
+        Path(arguments.figures).mkdir(exist_ok=True)
+        for name, figure in draw(made).items():
+            path = Path(arguments.figures) / f"{name}.{arguments.picture}"
+            _save(path, encoded(figure, arguments.picture))
+    if arguments.html:
+        from mpisgd.report.html import page
+
+        _save(Path(arguments.html), page(made).encode())
+    if arguments.trace:
+        from mpisgd.report.trace import timeline
+
+        _save(Path(arguments.trace), timeline(made.runs).encode())
+
+
+def _save(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".{path.name}.whole")
+    try:
+        beside.write_bytes(content)
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UsageError(str(path), None, f"cannot be written: {error.strerror}") from error
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Everything that will be written can be, before anything is read."""
+    for option, path in (("--html", arguments.html), ("--trace", arguments.trace)):
+        if path is not None:
+            check_target(path, arguments.overwrite, option=option)
+    folder = arguments.figures
+    if folder is None:
+        return
+    if os.path.isdir(folder):
+        if os.listdir(folder) and not arguments.overwrite:
+            raise UsageError("--figures", folder, "is not empty; pass --overwrite or name another")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise UsageError("--figures", folder, "cannot be written to")
+    else:
+        check_target(folder.rstrip("/"), option="--figures")
+
+
+def _targets(text: str) -> list[float]:
+    """Accuracies in (0, 1]."""
+    values = []
+    for word in text.split(",") if text else []:
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= 1:
+            raise UsageError("--targets", word, "an accuracy above 0 and up to 1, such as 0.95")
+        values.append(value)
+    return values

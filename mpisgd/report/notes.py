@@ -1,0 +1,95 @@
+"""What a reader of a comparison must be told: what may not be compared, and what was not equal."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from mpisgd.report.accounting import clock, effective_share
+from mpisgd.report.collect import Named
+
+# What must be equal for times or accuracies to be compared. Ranks, algorithms and their own
+# parameters are what a comparison is about.
+WORKLOAD = (
+    "model", "hidden", "data", "data_samples", "batch", "optimiser", "rate", "rate_schedule",
+    "momentum", "weight_decay", "dtype", "step_time_s", "straggler", "network",
+)  # fmt: skip
+
+
+def notes(runs: Sequence[Named]) -> list[str]:
+    """The notes under a comparison of these runs."""
+    train = [named for named in runs if named.run.kind == "train"]
+    found = [_partial(named) for named in runs if not named.run.complete]
+    found += _unequal("clock", "wall and virtual seconds are not comparable", runs, _clock)
+    found += _unequal("machine", "machines differ, times are not comparable", runs, machine)
+    for key in WORKLOAD:
+        message = f"{key} differs, so these are not the same workload"
+        found += _unequal(key, message, train, lambda named, key=key: _frozen(named, key))
+    if any(named.run.config.get("data") == "digits" for named in train):
+        found.append(
+            "digits do not rank algorithms: 360 test images, so that 1 point of accuracy is less "
+            "than what another seed changes"
+        )
+    if any(effective_share(named.run) < 1 for named in train):
+        found.append(
+            "effective steps: a convex merge throws away (1 - xi) * delay of the tau steps of a "
+            "round; compare effective_step_s, not step_s alone"
+        )
+    if any(named.run.config.get("scaling") == "weak" for named in train):
+        found.append(
+            "weak scaling: the global batch grows with the ranks, an epoch's time is no time to "
+            "accuracy"
+        )
+    crowded = [n.name for n in runs if _number(n.run.environment.get("ranks_per_core")) > 1]
+    if crowded:
+        found.append(f"more ranks than cores, so times are of shared cores: {_listed(crowded)}")
+    return found
+
+
+def machine(named: Named) -> str:
+    """The kind of machine and the library that a run was measured on, in one line.
+
+    Host names are no part of it: on a cluster every job gets others.
+    """
+    environment = named.run.environment
+    if named.run.virtual:
+        return f"virtual network {named.run.config.get('network')}"
+    library = str(environment.get("mpi_library") or "no MPI").splitlines()[0][:60].strip()
+    return f"{environment.get('cpus')} x {environment.get('cpu')}, {library}"
+
+
+def workload(named: Named) -> tuple[Hashable, ...]:
+    """What must be equal for runs to be put on one curve."""
+    return tuple(_frozen(named, key) for key in WORKLOAD)
+
+
+def _unequal(
+    key: str, message: str, runs: Sequence[Named], value: Callable[[Named], Any]
+) -> list[str]:
+    groups: dict[Any, list[str]] = {}
+    for named in runs:
+        groups.setdefault(value(named), []).append(named.name)
+    if len(groups) < 2:
+        return []
+    shown = "; ".join(f"{found}: {_listed(names)}" for found, names in groups.items())
+    return [f"{message} ({key}): {shown}"]
+
+
+def _clock(named: Named) -> str:
+    return clock(named.run)
+
+
+def _partial(named: Named) -> str:
+    why = f": {named.run.reason}" if named.run.reason else ""
+    return f"partial run, as far as it got: {named.name}{why}"
+
+
+def _frozen(named: Named, key: str) -> Hashable:
+    value = named.run.config.get(key)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

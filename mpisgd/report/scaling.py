@@ -1,0 +1,82 @@
+"""Speed-up and efficiency over ranks, weak or strong as the runs themselves say.
+
+Times are combined (median over equal runs), never speed-ups. The base case is the fewest ranks
+and is named. Karp-Flatt: e = (1/S - 1/q) / (1 - 1/q), the serial share that explains a strong
+speed-up S on q times the base's ranks (Karp and Flatt, CACM 33(5), 1990).
+"""
+
+from collections.abc import Hashable, Sequence
+from statistics import median
+from typing import Any
+
+from mpisgd.report.accounting import clock, speed
+from mpisgd.report.collect import Named
+from mpisgd.report.notes import WORKLOAD, machine, workload
+
+RULE = ("algorithm", "allreduce", "tau", "delay", "xi", "merge", "chunks", "progress")
+
+
+def scaling(runs: Sequence[Named]) -> list[dict[str, Any]]:
+    """One row for each curve and rank count; none for runs that state no scaling."""
+    curves: dict[Hashable, dict[int, list[Named]]] = {}
+    for named in runs:
+        config = named.run.config
+        if named.run.kind == "train" and config.get("scaling") in ("weak", "strong"):
+            curves.setdefault(_curve(named), {}).setdefault(named.run.ranks, []).append(named)
+    rows: list[dict[str, Any]] = []
+    for points in curves.values():
+        if len(points) > 1:
+            rows += _rows(points)
+    return rows
+
+
+def _rows(points: dict[int, list[Named]]) -> list[dict[str, Any]]:
+    base_ranks = min(points)
+    rates = {ranks: _samples_per_s(points[ranks]) for ranks in sorted(points)}
+    base = rates[base_ranks]
+    rows = []
+    for ranks, rate in rates.items():
+        run = points[ranks][0].run
+        factor = ranks / base_ranks
+        speedup = rate / base if rate and base else None
+        strong = run.config.get("scaling") == "strong"
+        rows.append(
+            {
+                "scaling": run.config.get("scaling"),
+                "algorithm": run.config.get("algorithm"),
+                "allreduce": run.config.get("allreduce"),
+                "clock": clock(run),
+                "ranks": ranks,
+                "runs": len(points[ranks]),
+                "samples_per_s": rate,
+                "speedup": speedup,
+                "efficiency": speedup / factor if speedup else None,
+                "karp_flatt": karp_flatt(speedup, factor) if strong and speedup else None,
+                "base": f"{base_ranks} ranks: {points[base_ranks][0].name}",
+            }
+        )
+    return rows
+
+
+def karp_flatt(speedup: float, factor: float) -> float | None:
+    """The serial share that explains `speedup` on `factor` times the ranks; None at factor 1."""
+    if factor == 1:
+        return None
+    return (1 / speedup - 1 / factor) / (1 - 1 / factor)
+
+
+def _samples_per_s(runs: Sequence[Named]) -> float | None:
+    """Median time for a sample, over equal runs, as a rate."""
+    rates = [speed(named.run)["samples_per_s"] for named in runs]
+    times = [1 / rate for rate in rates if rate]
+    return 1 / median(times) if times else None
+
+
+def _curve(named: Named) -> Hashable:
+    """What is equal along a curve. Strong scaling keeps the global batch, weak that of a rank."""
+    config = named.run.config
+    same = list(workload(named))
+    if config["scaling"] == "strong":
+        same[WORKLOAD.index("batch")] = (config.get("batch") or 0) * named.run.ranks
+    rule = tuple(config.get(key) for key in RULE)
+    return (config["scaling"], clock(named.run), machine(named), rule, tuple(same))

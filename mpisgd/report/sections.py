@@ -1,0 +1,152 @@
+"""The tables of a report, once, for every form it is shown in."""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpisgd import tables
+from mpisgd.report import accounting, benchmarks, notes, scaling
+from mpisgd.report.collect import Named
+from mpisgd.tables import Column
+
+FORMATS = (*tables.FORMATS, "fom")
+
+RUNS = (
+    Column("file"), Column("algorithm"), Column("allreduce"), Column("ranks"), Column("tau"),
+    Column("delay"), Column("xi"), Column("merge"), Column("steps"), Column("steps_per_s"),
+    Column("samples_per_s"), Column("compute_share", ".1%"), Column("update_share", ".1%"),
+    Column("poll_share", ".1%"), Column("wait_share", ".1%"), Column("loss"),
+    Column("accuracy", ".4f"), Column("ema_accuracy", ".4f"), Column("effective_steps", ".6g"),
+    Column("step_s"), Column("effective_step_s"), Column("time_s"), Column("clock"),
+    Column("state"),
+)  # fmt: skip
+TARGETS = tuple(
+    Column(key) for key in ("file", "algorithm", "ranks", "target", "reached",
+                            *accounting.TARGET_COLUMNS, "clock")
+)  # fmt: skip
+SCALING = (
+    Column("scaling"), Column("algorithm"), Column("allreduce"), Column("clock"), Column("ranks"),
+    Column("runs"), Column("samples_per_s"), Column("speedup", ".3f"), Column("efficiency", ".1%"),
+    Column("karp_flatt", ".4f"), Column("base"),
+)  # fmt: skip
+
+UNITS = {
+    "steps_per_s": "1/s", "samples_per_s": "1/s", "step_s": "s", "effective_step_s": "s",
+    "time_s": "s", "effective_steps": "steps", "loss": "1", "accuracy": "1", "ema_accuracy": "1",
+    "compute_share": "1", "update_share": "1", "poll_share": "1", "wait_share": "1",
+    "speedup": "1", "efficiency": "1", "karp_flatt": "1", "median_s": "s", "p10_s": "s",
+    "p90_s": "s", "algbw_GBps": "GB/s", "busbw_GBps": "GB/s", "wrong": "1",
+}  # fmt: skip
+
+
+class Section(NamedTuple):
+    """One table. `label` holds the columns that name a row."""
+
+    name: str
+    title: str
+    label: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: list[dict[str, Any]]
+
+
+class Report(NamedTuple):
+    """All that a report says: its tables, its notes, and the files it could not read."""
+
+    runs: list[Named]
+    sections: list[Section]
+    notes: list[str]
+    problems: list[str]
+
+
+def report(
+    runs: Sequence[Named], targets: Sequence[float] = (), problems: Sequence[str] = ()
+) -> Report:
+    """The report on these runs."""
+    train = [named for named in runs if named.run.kind == "train"]
+    rows = [accounting.row(named.run, named.name) for named in train]
+    rows.sort(key=lambda row: row["clock"], reverse=True)  # wall and virtual apart
+    reached = [row for n in train for row in accounting.targets(n.run, n.name, targets)]
+    cases = [row for named in runs for row in benchmarks.rows(named)]
+    extra = [key for key in _keys(cases) if key not in (*benchmarks.KEYS, "file", "clock")]
+    names = ["file", *benchmarks.KEYS, *extra, "clock"]
+    sections = [
+        Section("runs", "Training runs", ("file",), RUNS, rows),
+        Section("targets", "Time to targets", ("file", "target"), TARGETS, reached),
+        Section("scaling", "Scaling", ("scaling", "algorithm", "allreduce", "ranks"), SCALING,
+                scaling.scaling(runs)),
+        Section("bench", "Benchmarks", ("file", "algorithm", "ranks", "bytes", "in_place"),
+                tuple(Column(name) for name in names), cases),
+    ]  # fmt: skip
+    return Report(list(runs), [s for s in sections if s.rows], notes.notes(runs), list(problems))
+
+
+def shown(made: Report, form: str, table: str | None = None, width: int = 0) -> str:
+    """The report in one of FORMATS. csv shows one table: `table`, else the first there is.
+
+    width: text tables wider than this are cut in blocks of columns; 0 for never.
+    """
+    chosen = [s for s in made.sections if table in (None, s.name)]
+    if form == "json":
+        page: dict[str, Any] = {
+            s.name: json.loads(tables.render(s.columns, s.rows, "json")) for s in chosen
+        }
+        return json.dumps(page | {"notes": made.notes, "damaged": made.problems}, indent=1)
+    if form == "csv":
+        return tables.render(chosen[0].columns, chosen[0].rows, "csv") if chosen else ""
+    if form == "fom":
+        return "\n".join(line for section in chosen for line in _fom(section))
+    parts = []
+    for section in chosen:
+        heading = f"{section.title}\n\n" if len(chosen) > 1 else ""
+        parts.append(heading + _blocks(section, width))
+    parts += ["\n".join(f"note: {line}" for line in made.notes)] if made.notes else []
+    return "\n\n".join(parts)
+
+
+def filled(section: Section) -> list[Column]:
+    """The columns in which any row says something."""
+    return [c for c in section.columns if any(row.get(c.key) is not None for row in section.rows)]
+
+
+def _blocks(section: Section, width: int) -> str:
+    """The text table; the first column leads each block of columns when it must be cut."""
+    lead, *rest = filled(section)
+    blocks = []
+    while rest or not blocks:
+        count = len(rest)
+        text = tables.render([lead, *rest], section.rows, "table")
+        while width and count > 1 and len(max(text.splitlines(), key=len)) > width:
+            count -= 1
+            text = tables.render([lead, *rest[:count]], section.rows, "table")
+        rest = rest[count:]
+        blocks.append(text)
+    return "\n\n".join(blocks)
+
+
+def _fom(section: Section) -> list[str]:
+    """`FOM name=... value=... unit=...`, one line a number, as ReFrame, JUBE and Ramble scrape."""
+    lines = []
+    for row in section.rows:
+        label = [section.name, *(_word(row.get(key)) for key in section.label)]
+        for column in section.columns:
+            value = row.get(column.key)
+            if column.key in UNITS and isinstance(value, int | float) and math.isfinite(value):
+                name = ".".join([*filter(None, label), column.key])
+                lines.append(f"FOM name={name} value={value!r} unit={UNITS[column.key]}")
+    return lines
+
+
+def _word(value: Any) -> str:
+    """`value` as part of a name without blanks; a file by its path without the suffix."""
+    if value is None:
+        return ""
+    text = str(value)
+    text = str(Path(text).with_suffix("")) if text.endswith(".h5") else text
+    return re.sub(r"[^A-Za-z0-9_/+-]+", "_", text)
+
+
+def _keys(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key in row))

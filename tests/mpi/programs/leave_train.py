@@ -1,0 +1,77 @@
+"""`leave_train.py FAULT RANK STEP WORDS...`: `mpisgd train WORDS...` with a fault on one rank.
+
+The fault strikes when RANK begins the gradient of STEP; RANK -1 means every rank.
+"""
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from mpisgd import cli
+from mpisgd.worlds import real
+
+
+def throw() -> None:
+    raise RuntimeError("the disk is full of gradients")
+
+
+def sleep() -> None:
+    while True:
+        time.sleep(1)
+
+
+def slow() -> None:
+    print("SLOW", flush=True)
+    sleep()
+
+
+FAULTS = {
+    "exception": throw,
+    "exit0": lambda: sys.exit(0),
+    "exit7": lambda: sys.exit(7),
+    "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "sigint": lambda: os.kill(os.getpid(), signal.SIGINT),
+    "stall": sleep,
+}
+
+
+class Faulty:
+    """A model that meets its fault at one step."""
+
+    def __init__(self, worker: Any, fault: str, step: int):
+        self._worker, self._model, self._fault, self._step = worker, worker.model, fault, step
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def gradient(self, parameters: Any, inputs: Any, targets: Any, gradient: Any, progress: Any):
+        loss = self._model.gradient(parameters, inputs, targets, gradient, progress)
+        if self._worker.step == self._step:
+            if self._fault == "nan":
+                gradient.flat[0] = float("nan")
+            elif self._fault == "say":
+                print(f"step {self._step}", flush=True)
+            else:
+                FAULTS[self._fault]()
+        return loss
+
+
+def main() -> int:
+    fault, rank, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    build = real.build_worker
+
+    def build_faulty(experiment: Any, dataset: Any, site: Any) -> Any:
+        worker = build(experiment, dataset, site)
+        if rank in (-1, worker.rank):
+            worker.model = Faulty(worker, fault, step)
+        return worker
+
+    real.build_worker = build_faulty
+    return cli.main(["train", *sys.argv[4:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
