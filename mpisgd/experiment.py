@@ -37,7 +37,12 @@ class Experiment:
     allreduce: str = _option("butterfly", options.one_of(ALLREDUCES), "schedule of the averages")
     chunks: int = _option(1, options.whole(1, 200), "pieces a message is cut in")
     progress: str = _option(
-        "poll", options.one_of(("poll", "thread")), "who moves averages on during a step"
+        "poll",
+        options.one_of(("poll", "thread", "perfect")),
+        "who moves averages on during a step (perfect: with --virtual only)",
+    )
+    network: str | None = _option(
+        None, options.text(), "network of --virtual, a preset or a .toml file [ideal]"
     )
     model: str = _option("mlp", options.one_of(MODELS), "what is trained")
     hidden: tuple[int, ...] | None = _option(None, options.wholes(1), "units of mlp's layers [64]")

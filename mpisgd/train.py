@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         experiment = from_arguments(arguments)
         ranks = None if arguments.virtual is None else _virtual_ranks(arguments.virtual)
+        _check_world(experiment, virtual=ranks is not None)
         if arguments.blas_threads is not None:
             whole(1, 4096).read("--blas-threads", arguments.blas_threads)
     except UsageError:
@@ -104,6 +105,16 @@ def resolve_for(experiment: Experiment, dataset: Any, ranks: int) -> Experiment:
     """The experiment with what follows from the data and the number of ranks."""
     per_epoch = -(-dataset.samples // (ranks * experiment.batch))
     return experiment.resolved(ranks, per_epoch)
+
+
+def _check_world(experiment: Experiment, virtual: bool) -> None:
+    """UsageError for what only the other world can do."""
+    if virtual and experiment.progress == "thread":
+        raise UsageError("--progress", "thread", "poll or perfect with --virtual")
+    if not virtual and experiment.progress == "perfect":
+        raise UsageError("--progress", "perfect", "poll or thread without --virtual")
+    if not virtual and experiment.network is not None:
+        raise UsageError("--network", experiment.network, "only with --virtual")
 
 
 def _virtual_ranks(text: str) -> int:

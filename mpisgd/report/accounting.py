@@ -46,7 +46,7 @@ def speed(run: Run) -> dict[str, Any]:
     step_s: median over steps of the longest step of all ranks. steps_per_s and samples_per_s:
     over the whole training time, the final average included; samples are those that were used.
     """
-    done = int(run.reported.min(initial=0)) if len(run.reported) else 0
+    done = int(run.reported.min()) if len(run.reported) else 0
     spent = {part: _rows(run, f"{part}_s", done) for part in PARTS}
     steps = _rows(run, "step_s", done)
     longest = steps.max(axis=1) if steps.size else np.zeros(0)
@@ -59,16 +59,19 @@ def speed(run: Run) -> dict[str, Any]:
     if samples is None and computed.size:
         samples = float(computed[computed > 0].sum())
     total = float(np.nansum(steps))
+    shares = {
+        f"{part}_share": _divided(float(np.nansum(values)), total) if values.size else None
+        for part, values in spent.items()
+    }
+    known = [share for share in shares.values() if share is not None]
     return {
         "steps": done,
         "time_s": time_s,
         "steps_per_s": _divided(done, time_s),
         "samples_per_s": _divided(samples, time_s),
         "step_s": float(np.median(longest)) if len(longest) else None,
-        **{
-            f"{part}_share": _divided(float(np.nansum(values)), total) if values.size else None
-            for part, values in spent.items()
-        },
+        **shares,
+        "other_share": max(0.0, 1 - sum(known)) if known else None,
     }
 
 
@@ -119,8 +122,7 @@ def targets(run: Run, name: str, wanted: Sequence[float]) -> list[dict[str, Any]
         }
         for key, column in TARGET_COLUMNS.items():
             stored = run.evaluation.get(column)
-            known = at is not None and stored is not None
-            values[key] = stored[at].item() if known else None
+            values[key] = None if at is None or stored is None else stored[at].item()
         rows.append(values)
     return rows
 

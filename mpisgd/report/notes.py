@@ -1,6 +1,7 @@
 """What a reader of a comparison must be told: what may not be compared, and what was not equal."""
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 from mpisgd.report.accounting import clock, effective_share
@@ -17,12 +18,13 @@ WORKLOAD = (
 def notes(runs: Sequence[Named]) -> list[str]:
     """The notes under a comparison of these runs."""
     train = [named for named in runs if named.run.kind == "train"]
+    real = [named for named in runs if not named.run.virtual]
     found = [_partial(named) for named in runs if not named.run.complete]
     found += _unequal("clock", "wall and virtual seconds are not comparable", runs, _clock)
-    found += _unequal("machine", "machines differ, times are not comparable", runs, machine)
+    found += _unequal("machine", "machines differ, times are not comparable", real, machine)
     for key in WORKLOAD:
         message = f"{key} differs, so these are not the same workload"
-        found += _unequal(key, message, train, lambda named, key=key: _frozen(named, key))
+        found += _unequal(key, message, train, partial(_frozen, key))
     if any(named.run.config.get("data") == "digits" for named in train):
         found.append(
             "digits do not rank algorithms: 360 test images, so that 1 point of accuracy is less "
@@ -58,7 +60,7 @@ def machine(named: Named) -> str:
 
 def workload(named: Named) -> tuple[Hashable, ...]:
     """What must be equal for runs to be put on one curve."""
-    return tuple(_frozen(named, key) for key in WORKLOAD)
+    return tuple(_frozen(key, named) for key in WORKLOAD)
 
 
 def _unequal(
@@ -82,7 +84,7 @@ def _partial(named: Named) -> str:
     return f"partial run, as far as it got: {named.name}{why}"
 
 
-def _frozen(named: Named, key: str) -> Hashable:
+def _frozen(key: str, named: Named) -> Hashable:
     value = named.run.config.get(key)
     return tuple(value) if isinstance(value, list) else value
 

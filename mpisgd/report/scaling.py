@@ -52,7 +52,7 @@ def _rows(points: dict[int, list[Named]]) -> list[dict[str, Any]]:
                 "speedup": speedup,
                 "efficiency": speedup / factor if speedup else None,
                 "karp_flatt": karp_flatt(speedup, factor) if strong and speedup else None,
-                "base": f"{base_ranks} ranks: {points[base_ranks][0].name}",
+                "base": f"{base_ranks} rank{'s'[: base_ranks > 1]}: {points[base_ranks][0].name}",
             }
         )
     return rows

@@ -18,7 +18,8 @@ RUNS = (
     Column("file"), Column("algorithm"), Column("allreduce"), Column("ranks"), Column("tau"),
     Column("delay"), Column("xi"), Column("merge"), Column("steps"), Column("steps_per_s"),
     Column("samples_per_s"), Column("compute_share", ".1%"), Column("update_share", ".1%"),
-    Column("poll_share", ".1%"), Column("wait_share", ".1%"), Column("loss"),
+    Column("poll_share", ".1%"), Column("wait_share", ".1%"),
+    Column("other_share", ".1%"), Column("loss"),
     Column("accuracy", ".4f"), Column("ema_accuracy", ".4f"), Column("effective_steps", ".6g"),
     Column("step_s"), Column("effective_step_s"), Column("time_s"), Column("clock"),
     Column("state"),
@@ -36,7 +37,7 @@ SCALING = (
 UNITS = {
     "steps_per_s": "1/s", "samples_per_s": "1/s", "step_s": "s", "effective_step_s": "s",
     "time_s": "s", "effective_steps": "steps", "loss": "1", "accuracy": "1", "ema_accuracy": "1",
-    "compute_share": "1", "update_share": "1", "poll_share": "1", "wait_share": "1",
+    "compute_share": "1", "update_share": "1", "poll_share": "1", "wait_share": "1", "other_share": "1",
     "speedup": "1", "efficiency": "1", "karp_flatt": "1", "median_s": "s", "p10_s": "s",
     "p90_s": "s", "algbw_GBps": "GB/s", "busbw_GBps": "GB/s", "wrong": "1",
 }  # fmt: skip
@@ -114,7 +115,7 @@ def filled(section: Section) -> list[Column]:
 def _blocks(section: Section, width: int) -> str:
     """The text table; the first column leads each block of columns when it must be cut."""
     lead, *rest = filled(section)
-    blocks = []
+    blocks: list[str] = []
     while rest or not blocks:
         count = len(rest)
         text = tables.render([lead, *rest], section.rows, "table")

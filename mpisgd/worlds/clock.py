@@ -5,15 +5,20 @@ times*; an all-reduce is evaluated when the last rank has started it. What the r
 and in which order they happen, is the cluster's affair (see `Cluster`).
 """
 
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from allreduce.algorithms import build
 from allreduce.errors import Stalled
 from allreduce.evaluate import evaluate
+from allreduce.network import Network
 from allreduce.schedule import Schedule
+from allreduce.simulate import simulate
+from allreduce.simulate_events import Cluster
+from allreduce.simulate_records import Collective
 from mpisgd.evaluation import TRAINING, shard_sums
 from mpisgd.parameters import Parameters
 from mpisgd.worker import NotFinite, Worker
@@ -22,43 +27,27 @@ from mpisgd.worlds.communicator import Counters, Recorder
 Steps = Generator[None, None, None]
 
 
-class Cluster(Protocol):
-    """Ranks that compute and communicate in virtual time. An action begins at the rank's time."""
-
-    def compute(self, rank: int, seconds: float, looks: Sequence[float]) -> None:
-        """Be busy for `seconds`, looking at what is in flight at these shares of them."""
-
-    def start(self, rank: int, flight: Hashable, schedule: Schedule, nbytes: int) -> None:
-        """Begin this rank's part of an all-reduce; takes no time of its own."""
-
-    def wait(self, rank: int, flight: Hashable) -> None:
-        """Be idle until `flight` has arrived at this rank."""
-
-    def next(self) -> tuple[float, int] | None:
-        """(time, rank) of the next rank whose action is over, None if nothing is going on."""
-
-
 class Clock:
     """A world of `size` virtual ranks; `sites[rank]` is each one's place in it."""
 
     def __init__(
         self,
-        size: int,
-        cluster: Cluster,
+        network: Network,
         schedule: Schedule,
         recorders: Sequence[Recorder],
         step_time: Callable[[int, int], float],
-        final_average_s: Callable[[int], float] = lambda nbytes: 0.0,
+        *,
+        chunks: int = 1,
+        seed: int = 0,
     ):
-        """`step_time(rank, step)`: seconds of a gradient; `final_average_s(nbytes)`: seconds of an
-        all-reduce that all ranks start at once, charged where only the evaluation needs it."""
-        self.size, self.cluster, self.schedule = size, cluster, schedule
-        self.step_time, self.final_average_s = step_time, final_average_s
-        self.recorders = recorders
-        self.times = [0.0] * size
+        """`step_time(rank, step)`: seconds of a gradient; `seed`: of the network's noise."""
+        self.size, self.network, self.schedule = schedule.size, network, schedule
+        self.step_time, self.chunks, self.recorders = step_time, chunks, recorders
+        self.cluster = Cluster(network, self.size, seed)
+        self.times = [0.0] * self.size
         self.groups: list[_Group] = []
         self.evaluations: dict[int, list[_Snapshot]] = {}
-        self.sites = [ClockSite(self, rank) for rank in range(size)]
+        self.sites = [ClockSite(self, rank) for rank in range(self.size)]
 
     def run(self, runs: Sequence[Generator[None, None, None]]) -> None:
         """Until every rank's generator has ended. Stalled if they wait for one another."""
@@ -77,9 +66,22 @@ class Clock:
             if event is None:
                 ranks = ", ".join(map(str, sorted(running)[:8]))
                 raise Stalled(f"virtual ranks {ranks} wait for what nobody sends")
-            time, rank = event
-            self.times[rank] = time
-            advance(rank)
+            self.times[event.rank] = event.time
+            advance(event.rank)
+
+    def collective(self, nbytes: int, itemsize: int) -> Collective:
+        """An all-reduce that the cluster prices, to be started by every rank."""
+        return self.cluster.collective(
+            self.schedule, nbytes, itemsize=itemsize, chunks=self.chunks
+        )
+
+    def final_average_s(self, buffer: np.ndarray) -> float:
+        """Seconds of an average that all ranks start at once, with nothing else to do."""
+        ends = simulate(
+            self.schedule, buffer.nbytes, self.network, itemsize=buffer.itemsize,
+            chunks=self.chunks,
+        )  # fmt: skip
+        return float(ends.max())
 
     def evaluate(self, worker: Worker) -> None:
         """Keep the rank's parameters of this step; with the last rank's, evaluate their mean."""
@@ -102,8 +104,8 @@ class Clock:
         ]
         for snapshot, vector in zip(snapshots, sums, strict=True):
             vector[TRAINING] = snapshot.training
-        evaluate(_small(self.size), sums)
-        average_s = 0.0 if worker.equal else self.final_average_s(mean.buffer.nbytes)
+        evaluate(build("tree", self.size), sums)
+        average_s = 0.0 if worker.equal else self.final_average_s(mean.buffer)
         time_s = max(snapshot.time for snapshot in snapshots) + average_s
         for recorder, vector in zip(self.recorders, sums, strict=True):
             recorder.evaluation(worker, vector, time_s)
@@ -131,7 +133,7 @@ class ClockSite:
         looks: list[float] = []
         work(looks.append)
         seconds, began = self.clock.step_time(self.rank, self._step), self.now()
-        self.clock.cluster.compute(self.rank, seconds, looks)
+        self.clock.cluster.compute(self.rank, seconds, [share * seconds for share in looks])
         yield
         self._counters.compute_s += seconds
         self._counters.poll_s += max(0.0, self.now() - began - seconds)  # sums done at looks
@@ -145,7 +147,8 @@ class ClockSite:
 
     def wait(self, flight: "_VirtualFlight") -> Steps:
         began = self.now()
-        self.clock.cluster.wait(self.rank, flight.key)
+        assert flight.collective is not None, "waits for what it has not started"
+        self.clock.cluster.wait(self.rank, flight.collective)
         yield
         self._counters.wait_s += self.now() - began
 
@@ -170,27 +173,32 @@ class ClockSite:
         groups, index = self.clock.groups, self._plans
         self._plans += 1
         if index == len(groups):
-            groups.append(_Group(self.clock, index, mean))
+            groups.append(_Group(self.clock, mean))
         return _VirtualFlight(groups[index], self.rank, source, result)
 
 
 class _Group:
     """The same plan of all ranks: evaluated as soon as the last one has started it."""
 
-    def __init__(self, clock: Clock, index: int, mean: bool):
-        self.clock, self.index, self.mean = clock, index, mean
-        self.results: list[np.ndarray | None] = [None] * clock.size
-        self.started = 0
+    def __init__(self, clock: Clock, mean: bool):
+        self.clock, self.mean = clock, mean
+        self.results: dict[int, np.ndarray] = {}
+        self.collective: Collective | None = None
 
-    def start(self, rank: int, result: np.ndarray) -> None:
-        assert self.results[rank] is None, f"rank {rank} starts what is in flight"
+    def start(self, rank: int, result: np.ndarray) -> Collective:
+        """The rank's part begins, with its input in `result`."""
+        clock = self.clock
+        if self.collective is None:
+            self.collective = clock.collective(result.nbytes, result.itemsize)
+        collective = self.collective
+        clock.cluster.start(rank, collective)
+        assert rank not in self.results, f"rank {rank} starts what is in flight"
         self.results[rank] = result
-        self.started += 1
-        if self.started == self.clock.size:
-            evaluate(
-                self.clock.schedule, [r for r in self.results if r is not None], mean=self.mean
-            )
-            self.results, self.started = [None] * self.clock.size, 0
+        if len(self.results) == clock.size:
+            vectors = [self.results[rank] for rank in range(clock.size)]
+            evaluate(clock.schedule, vectors, mean=self.mean)
+            self.results, self.collective = {}, None
+        return collective
 
 
 class _VirtualFlight:
@@ -198,19 +206,12 @@ class _VirtualFlight:
 
     def __init__(self, group: _Group, rank: int, source: np.ndarray, result: np.ndarray):
         self.group, self.rank, self.source, self.result = group, rank, source, result
-        self.times = 0
-
-    @property
-    def key(self) -> Hashable:
-        return self.group.index, self.times
+        self.collective: Collective | None = None
 
     def start(self) -> None:
         if self.source is not self.result:
             self.result[...] = self.source
-        self.times += 1
-        clock = self.group.clock
-        clock.cluster.start(self.rank, self.key, clock.schedule, self.result.nbytes)
-        self.group.start(self.rank, self.result)
+        self.collective = self.group.start(self.rank, self.result)
 
 
 class _Snapshot:
@@ -240,10 +241,3 @@ def _mean(parts: list[Parameters], schedule: Schedule, *, equal: bool) -> Parame
     if not equal:
         evaluate(schedule, [part.buffer for part in parts], mean=True)
     return parts[0]
-
-
-def _small(size: int) -> Schedule:
-    """The schedule by which a communicator site sums small vectors."""
-    from allreduce.algorithms import build
-
-    return build("tree", size)

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from allreduce.algorithms import build
+from allreduce.errors import AllreduceError
+from allreduce.network import Network, network
 from mpisgd.data import Dataset
 from mpisgd.environment import environment
+from mpisgd.errors import UsageError
 from mpisgd.evaluation import effective_share, row
 from mpisgd.experiment import Experiment
 from mpisgd.launch import NOT_FINITE
@@ -16,7 +19,6 @@ from mpisgd.recording import COLUMNS
 from mpisgd.train import VIRTUAL_STEP_S, algorithm_run, build_worker, progress_bar, report
 from mpisgd.worker import NotFinite, Worker
 from mpisgd.worlds.clock import Clock
-from mpisgd.worlds.instant import InstantCluster
 
 ROWS = 64  # rows of one rank handed to the store at once
 
@@ -30,9 +32,10 @@ def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespac
         for rank in range(experiment.ranks)
     ]
     seconds = VIRTUAL_STEP_S if experiment.step_time_s is None else experiment.step_time_s
+    cluster = virtual_network(experiment)
     clock = Clock(
-        experiment.ranks, InstantCluster(experiment.ranks),
-        build(experiment.allreduce, experiment.ranks), recorders, lambda rank, step: seconds,
+        cluster, build(experiment.allreduce, experiment.ranks, cluster.nodes(experiment.ranks)),
+        recorders, lambda rank, step: seconds, chunks=experiment.chunks, seed=experiment.seed,
     )  # fmt: skip
     workers = [build_worker(experiment, dataset, site) for site in clock.sites]
     try:
@@ -57,6 +60,15 @@ def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespac
         store.complete(last)
     report(experiment, last, arguments)
     return 0
+
+
+def virtual_network(experiment: Experiment) -> Network:
+    """The network that `--network` names, with `--progress perfect` if asked for."""
+    try:
+        named = network(experiment.network or "ideal")
+    except AllreduceError as error:
+        raise UsageError("--network", None, str(error)) from None
+    return named.with_(progress="perfect") if experiment.progress == "perfect" else named
 
 
 class VirtualRecorder:

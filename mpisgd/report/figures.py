@@ -1,0 +1,190 @@
+"""The figures of a report. Wall and virtual seconds never share one. Needs the extra `plot`."""
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpisgd.errors import MissingExtra
+from mpisgd.report.accounting import PARTS, clock
+from mpisgd.report.collect import Named
+from mpisgd.report.sections import Report
+
+WIDTH, HEIGHT = 6.4, 4.0  # inches
+PART_COLOURS = {"compute": "#4477aa", "update": "#66ccee", "poll": "#ccbb44", "wait": "#ee6677"}
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee", "#888888")
+MARKERS = "osD^vP*X"
+
+
+def draw(report: Report) -> dict[str, Any]:
+    """File name -> matplotlib Figure, for what the report has data for. Raises MissingExtra."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise MissingExtra("matplotlib", "drawing figures", "plot") from None
+    tables = {section.name: section.rows for section in report.sections}
+    figures: dict[str, Any] = {}
+    for time in ("wall", "virtual"):
+        runs = [n for n in report.runs if clock(n.run) == time and n.run.kind == "train"]
+        for name, function in CURVES.items():
+            figures[f"{name}-{time}"] = function(runs, time)
+        for table, (name, picture) in PICTURES.items():
+            rows = [row for row in tables.get(table, ()) if row["clock"] == time]
+            figures[f"{name}-{time}"] = picture(rows, time)
+    return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+def encoded(figure: Any, form: str) -> bytes:
+    """The figure as PNG, SVG or PDF; equal data gives equal bytes."""
+    import matplotlib
+
+    out = io.BytesIO()
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
+    with matplotlib.rc_context({"svg.hashsalt": "mpisgd"}):
+        figure.savefig(out, format=form, dpi=150, metadata=metadata)
+    return out.getvalue()
+
+
+def accuracy_over_time(runs: Sequence[Named], time: str) -> Any:
+    """Test accuracy over training time."""
+    return _accuracy(runs, "time_s", f"training time ({time} seconds)", "Accuracy over time")
+
+
+def accuracy_over_steps(runs: Sequence[Named], time: str) -> Any:
+    """Test accuracy over effective steps: what is left when speed is taken away."""
+    title = f"Accuracy over effective steps ({time} runs)"
+    return _accuracy(runs, "steps_effective", "effective steps", title)
+
+
+def breakdown(rows: Sequence[dict[str, Any]], time: str) -> Any:
+    """Where a step's time goes, one bar a run; the rest of a step is left open."""
+    rows = [row for row in rows if row.get("step_s") and row.get("compute_share") is not None]
+    if not rows:
+        return None
+    figure, axes = _axes(f"Where a step's time goes ({time} time)", len(rows))
+    left = np.zeros(len(rows))
+    for part in PARTS:
+        shares = [row[f"{part}_share"] or 0.0 for row in rows]
+        width = np.array([row["step_s"] for row in rows]) * shares * 1e3
+        axes.barh(range(len(rows)), width, left=left, label=part, color=PART_COLOURS[part])
+        left += width
+    axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"milliseconds of a median step ({time})")
+    axes.grid(axis="y", visible=False)
+    return _with_legend(figure, axes, 4)
+
+
+def speedup(rows: Sequence[dict[str, Any]], time: str) -> Any:
+    """Speed-up over ranks, with the ideal line."""
+    if not rows:
+        return None
+    figure, axes = _axes(f"Speed-up ({time} time)")
+    curves: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
+    for row in rows:
+        key = (row["algorithm"], row["allreduce"], row["scaling"], row["base"])
+        curves.setdefault(key, []).append((row["ranks"], row["speedup"] or np.nan))
+    for index, ((algorithm, allreduce, scaling, _), points) in enumerate(curves.items()):
+        ranks, values = zip(*points, strict=True)
+        axes.plot(ranks, values, label=f"{algorithm}, {allreduce}, {scaling}", **_style(index))
+        axes.plot(ranks, [r / ranks[0] for r in ranks], color="#999999", linestyle=":", zorder=1)
+    axes.plot([], [], color="#999999", linestyle=":", label="ideal")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xlabel("ranks")
+    axes.set_ylabel("speed-up over the base case")
+    return _with_legend(figure, axes, 2)
+
+
+def bandwidth(rows: Sequence[dict[str, Any]], time: str) -> Any:
+    """Bus bandwidth over message size, one curve an algorithm, rank count and placement."""
+    rows = [row for row in rows if row.get("busbw_GBps") and row.get("bytes")]
+    if not rows:
+        return None
+    figure, axes = _axes(f"All-reduce bus bandwidth ({time} time)")
+    files = len({row["file"] for row in rows}) > 1
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        place = {True: "in place", False: "out of place"}.get(row.get("in_place"))  # type: ignore
+        words = [row.get("algorithm"), f"{row.get('ranks')} ranks", place]
+        words += [row.get("dtype"), row["file"] if files else None]
+        label = ", ".join(str(word) for word in words if word)
+        curves.setdefault(label, []).append((row["bytes"], row["busbw_GBps"]))
+    for index, (label, points) in enumerate(curves.items()):
+        axes.plot(*zip(*sorted(points), strict=True), label=label, **_style(index))
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("bytes")
+    axes.set_ylabel("bus bandwidth (GB/s)")
+    return _with_legend(figure, axes, 2)
+
+
+CURVES: dict[str, Callable[[Sequence[Named], str], Any]] = {
+    "accuracy-time": accuracy_over_time,
+    "accuracy-steps": accuracy_over_steps,
+}
+PICTURES: dict[str, tuple[str, Callable[[Sequence[dict[str, Any]], str], Any]]] = {
+    "runs": ("breakdown", breakdown),
+    "scaling": ("speedup", speedup),
+    "bench": ("bandwidth", bandwidth),
+}
+
+
+def _accuracy(runs: Sequence[Named], column: str, label: str, title: str) -> Any:
+    runs = [n for n in runs if {column, "accuracy"} <= set(n.run.evaluation)]
+    if not runs:
+        return None
+    figure, axes = _axes(title)
+    for index, named in enumerate(runs):
+        evaluation = named.run.evaluation
+        words = {"algorithm": named.run.config.get("algorithm"), "ranks": named.run.ranks}
+        axes.plot(
+            evaluation[column],
+            evaluation["accuracy"],
+            label=_label(words | {"file": named.name}),
+            **_style(index),
+        )
+    axes.set_xlabel(label)
+    axes.set_ylabel("test accuracy, averaged model")
+    return _with_legend(figure, axes, 2)
+
+
+def _axes(title: str, bars: int = 0) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, max(HEIGHT, 1.6 + 0.35 * bars)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _with_legend(figure: Any, axes: Any, columns: int) -> Any:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        [_plain(label) for label in labels],
+        loc="outside lower center",
+        ncols=columns,
+        fontsize="small",
+        frameon=False,
+    )
+    return figure
+
+
+def _style(index: int) -> dict[str, Any]:
+    marker = MARKERS[index % len(MARKERS)]
+    return {"color": COLOURS[index % len(COLOURS)], "marker": marker, "markersize": 4}
+
+
+def _label(row: dict[str, Any]) -> str:
+    """A run's short name: algorithm, ranks and file."""
+    file = str(row["file"]).rsplit("/", 1)[-1].removesuffix(".partial").removesuffix(".h5")
+    return _plain(f"{row['algorithm']}, {row['ranks']} ranks: {file}"[:48])
+
+
+def _plain(text: str) -> str:
+    """Names from files are text: no formula is made of a `$`."""
+    return text if "\\$" in text else text.replace("$", r"\$")

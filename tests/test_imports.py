@@ -1,0 +1,105 @@
+"""The floors of the design, read off the import statements and off a fresh interpreter."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+HEAVY = ("numpy", "h5py", "matplotlib", "cupy", "mpi4py", "tqdm", "torch", "jinja2")
+
+
+def sources(package: str) -> dict[str, ast.Module]:
+    """Every module of a package, by its path in the checkout."""
+    files = sorted((CHECKOUT / package).rglob("*.py"))
+    assert files
+    return {
+        str(file.relative_to(CHECKOUT)): ast.parse(file.read_text(), str(file)) for file in files
+    }
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Full names of all that is imported anywhere in a module, lazily or not."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "__import__":
+            yield ast.unparse(node)
+
+
+def importers(root: str, trees: dict[str, ast.Module]) -> set[str]:
+    """The modules that import `root` or anything inside it."""
+    return {
+        path
+        for path, tree in trees.items()
+        if any(f"{name}.".startswith(f"{root}.") for name in imports(tree))
+    }
+
+
+EVERYTHING = {**sources("allreduce"), **sources("mpisgd")}
+
+
+def test_allreduce_knows_nothing_of_training():
+    assert not importers("mpisgd", sources("allreduce"))
+
+
+def test_mpi4py_only_where_mpi_is_started():
+    allowed = {"allreduce/native.py", "mpisgd/launch.py"}
+    assert importers("mpi4py", EVERYTHING) <= allowed
+    assert "allreduce/native.py" in importers("mpi4py", EVERYTHING)
+
+
+def test_h5py_only_in_the_store():
+    assert all(path.startswith("mpisgd/store/") for path in importers("h5py", EVERYTHING))
+
+
+def test_cupy_only_through_arrays():
+    assert importers("cupy", EVERYTHING) <= {"allreduce/arrays.py"}
+
+
+def test_algorithms_import_nothing_that_moves_data():
+    allowed = ("mpisgd.algorithms", "mpisgd.errors", "mpisgd.worker", "mpisgd.server")
+    standard = sys.stdlib_module_names
+    for path, tree in sources("mpisgd/algorithms").items():
+        for name in imports(tree):
+            root = name.partition(".")[0]
+            assert root in (*standard, "numpy") or name.startswith(allowed), (path, name)
+
+
+def test_the_communicator_world_imports_no_mpi():
+    worlds = sources("mpisgd/worlds")
+    assert not importers("mpi4py", worlds)
+    assert not importers("allreduce.native", {p: t for p, t in worlds.items() if "clock" in p})
+
+
+def loaded(statement: str) -> set[str]:
+    """The heavy packages that a fresh interpreter holds after `statement`."""
+    code = f"import sys; {statement}; print(*sorted(set({HEAVY}) & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_mpisgd_loads_nothing():
+    assert loaded("import mpisgd") == set()
+    assert loaded("import mpisgd.cli, mpisgd.errors, mpisgd.registry, mpisgd.tables") == set()
+
+
+@pytest.mark.parametrize(
+    "module", ["plan", "verify", "evaluate", "loopback", "algorithms", "native", "arrays"]
+)
+def test_allreduce_loads_only_numpy(module):
+    assert loaded(f"import allreduce.{module}") == {"numpy"}
+
+
+def test_the_check_itself_sees_lazy_imports():
+    tree = ast.parse("def f():\n    from mpi4py import MPI\n    import h5py as x\n")
+    assert importers("mpi4py", {"a": tree}) == importers("h5py", {"a": tree}) == {"a"}
+    assert not importers("h5", {"a": tree})
