@@ -71,9 +71,7 @@ class Clock:
 
     def collective(self, nbytes: int, itemsize: int) -> Collective:
         """An all-reduce that the cluster prices, to be started by every rank."""
-        return self.cluster.collective(
-            self.schedule, nbytes, itemsize=itemsize, chunks=self.chunks
-        )
+        return self.cluster.collective(self.schedule, nbytes, itemsize=itemsize, chunks=self.chunks)
 
     def final_average_s(self, buffer: np.ndarray) -> float:
         """Seconds of an average that all ranks start at once, with nothing else to do."""

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from mpisgd.recording import COLUMNS
 from mpisgd.train import VIRTUAL_STEP_S, algorithm_run, build_worker, progress_bar, report
 from mpisgd.worker import NotFinite, Worker
 from mpisgd.worlds.clock import Clock
+from mpisgd.worlds.communicator import Recorder
 
 ROWS = 64  # rows of one rank handed to the store at once
 
@@ -31,13 +33,7 @@ def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespac
         VirtualRecorder(rank, store, effective_share(experiment), bar if rank == 0 else None)
         for rank in range(experiment.ranks)
     ]
-    seconds = VIRTUAL_STEP_S if experiment.step_time_s is None else experiment.step_time_s
-    cluster = virtual_network(experiment)
-    clock = Clock(
-        cluster, build(experiment.allreduce, experiment.ranks, cluster.nodes(experiment.ranks)),
-        recorders, lambda rank, step: seconds, chunks=experiment.chunks, seed=experiment.seed,
-    )  # fmt: skip
-    workers = [build_worker(experiment, dataset, site) for site in clock.sites]
+    clock, workers = world(experiment, dataset, recorders)
     try:
         clock.run([algorithm_run(experiment, worker) for worker in workers])
     except NotFinite as failure:
@@ -60,6 +56,19 @@ def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespac
         store.complete(last)
     report(experiment, last, arguments)
     return 0
+
+
+def world(
+    experiment: Experiment, dataset: Dataset, recorders: Sequence[Recorder]
+) -> tuple[Clock, list[Worker]]:
+    """The clock and its workers, nothing begun; `experiment` is resolved, a recorder a rank."""
+    ranks, cluster = experiment.ranks, virtual_network(experiment)
+    seconds = VIRTUAL_STEP_S if experiment.step_time_s is None else experiment.step_time_s
+    clock = Clock(
+        cluster, build(experiment.allreduce, ranks, cluster.nodes(ranks)), recorders,
+        lambda rank, step: seconds, chunks=experiment.chunks, seed=experiment.seed,
+    )  # fmt: skip
+    return clock, [build_worker(experiment, dataset, site) for site in clock.sites]
 
 
 def virtual_network(experiment: Experiment) -> Network:
