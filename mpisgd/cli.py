@@ -18,6 +18,7 @@ COMMANDS = {
     "simulate": ("mpisgd.simulate", "price all-reduce schedules on a model of a network"),
     "predict": ("mpisgd.predict.command", "model step and epoch times of networks on clusters"),
     "advise": ("mpisgd.predict.advise_command", "the delay and tau that hide an all-reduce"),
+    "lab": ("mpisgd.lab", "run a command on hosts with a network of a chosen rate"),
     "report": ("mpisgd.report.command", "compare result files"),
 }
 

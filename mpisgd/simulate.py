@@ -113,13 +113,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format not in FORMATS:
         raise UsageError("--format", arguments.format, f"one of {', '.join(FORMATS)}")
     try:
-        chosen = _network(arguments)
+        chosen, conditions = _network(arguments), _conditions(arguments)
         cases = list(_cases(arguments, chosen))
         if arguments.goal and len(cases) > 1:
             raise UsageError("--goal", arguments.goal, "give one algorithm, rank count and size")
-        rows = [_row(arguments, chosen, schedule, nbytes) for schedule, nbytes in cases]
+        rows = [_row(conditions, chosen, schedule, nbytes) for schedule, nbytes in cases]
         if arguments.goal:
-            _write_goal(arguments, chosen, *cases[0])
+            _write_goal(arguments.goal, conditions.chunks, chosen, *cases[0])
     except AllreduceError as mistake:
         raise UsageError(str(mistake)) from None
     print(render(COLUMNS, rows, arguments.format))
@@ -145,30 +145,50 @@ def _cases(arguments: argparse.Namespace, chosen: Network) -> Iterator[tuple[Sch
                 yield schedule, size
 
 
-def _row(
-    arguments: argparse.Namespace, chosen: Network, schedule: Schedule, nbytes: int
-) -> dict[str, Any]:
-    chunks = quantities.whole("--chunks", arguments.chunks)
+class Conditions(NamedTuple):
+    """How a schedule is played: what `simulate` is told beside schedule, size and network."""
+
+    chunks: int
+    seeds: range
+    skew: float
+    look_every: float | None
+
+    def ends(self, schedule: Schedule, nbytes: int, chosen: Network) -> np.ndarray:
+        """When the last and the first rank are done (s): shape (2, repetitions)."""
+        ends = []
+        for seed in self.seeds:
+            start = self.skew * np.random.default_rng([seed, 1]).random(schedule.size)
+            seconds = simulate(
+                schedule,
+                nbytes,
+                chosen,
+                start=start,
+                chunks=self.chunks,
+                seed=seed,
+                look_every=self.look_every,
+            )
+            ends.append((seconds.max(), seconds.min()))
+        return np.array(ends).T
+
+
+def _conditions(arguments: argparse.Namespace) -> Conditions:
     seed = quantities.whole("--seed", arguments.seed, low=0)
-    skew = quantities.duration("--skew", arguments.skew)
+    repetitions = quantities.whole("--repetitions", arguments.repetitions)
     every = arguments.look_every
-    look_every = None if every is None else quantities.duration("--look-every", every)
-    ends = []
-    for run_seed in range(seed, seed + quantities.whole("--repetitions", arguments.repetitions)):
-        start = skew * np.random.default_rng([run_seed, 1]).random(schedule.size)
-        seconds = simulate(
-            schedule,
-            nbytes,
-            chosen,
-            start=start,
-            chunks=chunks,
-            seed=run_seed,
-            look_every=look_every,
-        )
-        ends.append((seconds.max(), seconds.min()))
-    last, first = np.array(ends).T
+    return Conditions(
+        quantities.whole("--chunks", arguments.chunks),
+        range(seed, seed + repetitions),
+        quantities.duration("--skew", arguments.skew),
+        None if every is None else quantities.duration("--look-every", every, open_low=True),
+    )
+
+
+def _row(
+    conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
+) -> dict[str, Any]:
+    last, first = conditions.ends(schedule, nbytes, chosen)
     median, low, high = np.percentile(last, (50, 10, 90)).tolist()
-    sent = messages(schedule, nbytes, chunks=chunks)
+    sent = messages(schedule, nbytes, chunks=conditions.chunks)
     rate = nbytes / median / 1e9 if median else math.nan
     ranks = schedule.size
     return {
@@ -188,13 +208,10 @@ def _row(
     }
 
 
-def _write_goal(
-    arguments: argparse.Namespace, chosen: Network, schedule: Schedule, nbytes: int
-) -> None:
-    chunks = quantities.whole("--chunks", arguments.chunks)
+def _write_goal(path: str, chunks: int, chosen: Network, schedule: Schedule, nbytes: int) -> None:
     text = goal(schedule, nbytes, sum_s_per_B=chosen.sum_s_per_B, chunks=chunks)
     try:
-        with open(arguments.goal, "w", encoding="ascii") as file:
+        with open(path, "w", encoding="ascii") as file:
             file.write(text)
     except OSError as error:
-        raise UsageError("--goal", arguments.goal, str(error.strerror)) from None
+        raise UsageError("--goal", path, str(error.strerror)) from None

@@ -1,0 +1,357 @@
+"""What a report says of runs whose times and accuracies are known by construction."""
+
+import csv
+import io
+import json
+import re
+
+import h5py
+import numpy as np
+import pytest
+
+from mpisgd.cli import main
+from mpisgd.report.accounting import effective_share, row, targets
+from mpisgd.report.collect import Named, collect, find
+from mpisgd.report.notes import notes
+from mpisgd.report.scaling import karp_flatt, scaling
+from mpisgd.report.sections import report, shown
+from mpisgd.store.reader import read
+from mpisgd.store.writer import Writer
+
+CONFIG = {
+    "algorithm": "minibatch", "allreduce": "butterfly", "model": "mlp", "hidden": [64],
+    "data": "mnist", "batch": 10, "rate": 0.1, "seed": 0,
+}  # fmt: skip
+DASGD = {"algorithm": "dasgd", "tau": 4, "delay": 3, "xi": 0.25, "merge": "convex"}
+MACHINE = {"cpu": "fast", "cpus": 8, "mpi_library": "MPICH 5", "command": ["mpisgd", "train"]}
+
+
+def made(path, ranks=2, step_s=1.0, steps=8, complete=True, virtual=False, machine=MACHINE,
+         evaluated=True, **config):  # fmt: skip
+    """A run of `steps` steps: half compute, a quarter waiting; rank 0 always twice as fast."""
+    config = CONFIG | config
+    with Writer(
+        path, kind="train", config=config, environment=machine, ranks=ranks, virtual=virtual
+    ) as store:
+        for rank in range(ranks):
+            times = np.full(steps, step_s / (2 if rank == 0 and ranks > 1 else 1))
+            store.steps(rank, 1, {
+                "start_s": np.arange(steps) * step_s, "step_s": times, "compute_s": times / 2,
+                "update_s": times / 8, "poll_s": times / 8, "wait_s": times / 4,
+                "samples": np.full(steps, config["batch"]), "loss": np.ones(steps),
+            })  # fmt: skip
+        for step in (steps // 2, steps) if evaluated else ():
+            store.evaluation(
+                step=step, time_s=step * step_s, loss=1 / step, accuracy=step / 10,
+                samples_computed=step * 10 * ranks, samples_used=step * 10 * ranks,
+            )  # fmt: skip
+        if complete:
+            store.complete({})
+    return str(path)
+
+
+def opened(*paths):
+    return [Named(str(path), read(path)) for path in paths]
+
+
+# --- accounting ---------------------------------------------------------------------------------
+
+
+def test_one_row_of_a_run_with_known_times(tmp_path):
+    values = row(read(made(tmp_path / "a.h5")), "a.h5")
+    assert values["steps"] == 8
+    assert values["step_s"] == 1.0  # of the slower rank
+    assert values["steps_per_s"] == 1.0
+    assert values["samples_per_s"] == 20.0
+    shares = [values[f"{part}_share"] for part in ("compute", "update", "poll", "wait", "other")]
+    assert shares == pytest.approx([0.5, 0.125, 0.125, 0.25, 0])
+    assert (values["loss"], values["accuracy"]) == (0.125, 0.8)
+    assert (values["effective_steps"], values["effective_step_s"]) == (8, 1.0)
+    assert (values["clock"], values["state"]) == ("wall", "complete")
+
+
+@pytest.mark.parametrize(
+    ("config", "share"),
+    [
+        (DASGD, (4 - 0.75 * 3) / 4),
+        (DASGD | {"delay": 0}, 1.0),
+        (DASGD | {"xi": 1.0}, 1.0),
+        (DASGD | {"merge": "delta", "xi": None}, 1.0),
+        (DASGD | {"merge": "overwrite", "xi": None}, 0.25),
+        ({"algorithm": "local", "tau": 4}, 1.0),
+        ({"algorithm": "minibatch"}, 1.0),
+    ],
+)
+def test_effective_steps_follow_the_rule(tmp_path, config, share):
+    run = read(made(tmp_path / "a.h5", **config))
+    assert effective_share(run) == pytest.approx(share)
+    values = row(run, "a")
+    assert values["effective_steps"] == pytest.approx(8 * share)
+    assert values["effective_step_s"] == pytest.approx(1 / share)
+
+
+def test_what_the_run_recorded_of_its_effective_steps_is_believed(tmp_path):
+    path = tmp_path / "a.h5"
+    with Writer(path, kind="train", config=DASGD, environment={}, ranks=1) as store:
+        store.evaluation(step=10, steps_effective=5.0)
+        store.complete({})
+    assert effective_share(read(path)) == 0.5
+
+
+def test_a_partial_run_counts_the_steps_that_every_rank_reported(tmp_path):
+    path = made(tmp_path / "a.h5", complete=False, evaluated=False)
+    with Writer(path, kind="train", config=CONFIG, environment={}, ranks=2, resume_at=8) as store:
+        store.steps(0, 9, {"step_s": [50.0] * 3, "compute_s": [50.0] * 3})
+    values = row(read(path), "a")
+    assert values["steps"] == 8
+    assert values["steps_per_s"] == 1.0
+    assert values["samples_per_s"] == 20.0
+    assert values["state"] == "partial"
+    assert values["accuracy"] is None
+
+
+def test_a_run_killed_before_its_first_step_is_a_row_without_numbers(tmp_path):
+    Writer(tmp_path / "a.h5", kind="train", config={}, environment={}, ranks=2).close()
+    values = row(read(tmp_path / "a.h5"), "a")
+    assert values["steps"] == 0
+    assert values["step_s"] is None
+    assert values["steps_per_s"] is None
+
+
+def test_targets_keep_those_that_were_not_reached(tmp_path):
+    run = read(made(tmp_path / "a.h5"))
+    first, second, third = targets(run, "a", [0.4, 0.41, 0.9])
+    assert (first["reached"], first["time_s"], first["steps"]) == ("reached", 4.0, 4)
+    assert first["samples_computed"] == 80
+    assert second["time_s"] == 8.0
+    assert (third["reached"], third["time_s"]) == ("not reached", None)
+
+
+# --- scaling ------------------------------------------------------------------------------------
+
+
+def test_scaling_is_what_the_runs_state_never_guessed(tmp_path):
+    runs = opened(*(made(tmp_path / f"{r}.h5", ranks=r) for r in (1, 2, 4)))
+    assert scaling(runs) == []
+
+
+def test_weak_scaling_from_its_named_base(tmp_path):
+    times = {4: 1.0, 8: 1.25, 16: 2.0}
+    paths = [
+        made(tmp_path / f"{r}.h5", ranks=r, step_s=s, scaling="weak") for r, s in times.items()
+    ]
+    rows = scaling(opened(*reversed(paths)))
+    assert [r["ranks"] for r in rows] == [4, 8, 16]
+    assert [r["speedup"] for r in rows] == pytest.approx([1, 1.6, 2])
+    assert [r["efficiency"] for r in rows] == pytest.approx([1, 0.8, 0.5])
+    assert all(r["base"] == f"4 ranks: {paths[0]}" for r in rows)
+    assert all(r["karp_flatt"] is None for r in rows)
+
+
+def test_strong_scaling_keeps_the_global_batch_and_gives_karp_flatt(tmp_path):
+    serial = 0.25
+    for ranks in (1, 2, 4):
+        time = serial + (1 - serial) / ranks
+        made(tmp_path / f"{ranks}.h5", ranks=ranks, step_s=time, scaling="strong",
+             batch=40 // ranks)  # fmt: skip
+    made(tmp_path / "other.h5", ranks=8, scaling="strong", batch=40)  # not of this curve
+    rows = scaling([n for n in collect(find([str(tmp_path)]))[0]])
+    assert [r["ranks"] for r in rows] == [1, 2, 4]
+    # `made` gives samples_used = 10 a step and rank, whatever the batch: undo it.
+    speedups = [r["speedup"] / r["ranks"] for r in rows]
+    assert speedups == pytest.approx([1, 1 / 0.625, 1 / 0.4375])
+    for ranks, speedup in zip((2, 4), speedups[1:], strict=True):
+        assert karp_flatt(speedup, ranks) == pytest.approx(serial)
+    assert karp_flatt(1.0, 1) is None
+
+
+def test_equal_runs_are_combined_by_their_median_time(tmp_path):
+    made(tmp_path / "base.h5", ranks=1, scaling="weak")
+    for seed, time in enumerate((1.0, 2.0, 50.0)):
+        made(tmp_path / f"{seed}.h5", ranks=2, step_s=time, scaling="weak", seed=seed)
+    rows = scaling(opened(*sorted(tmp_path.iterdir())))
+    assert [(r["ranks"], r["runs"]) for r in rows] == [(1, 1), (2, 3)]
+    assert rows[1]["speedup"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"virtual": True}, {"machine": MACHINE | {"cpu": "slow"}}, {"batch": 20},
+        {"algorithm": "local", "tau": 2}, {"scaling": "strong"}, {"data": "digits"},
+        {"allreduce": "ring"},
+    ],
+)  # fmt: skip
+def test_runs_that_differ_in_more_than_ranks_are_not_put_on_one_curve(tmp_path, other):
+    made(tmp_path / "a.h5", ranks=1, scaling="weak")
+    made(tmp_path / "b.h5", ranks=2, **({"scaling": "weak"} | other))
+    assert scaling(opened(tmp_path / "a.h5", tmp_path / "b.h5")) == []
+
+
+# --- notes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"virtual": True}, "wall and virtual seconds are not comparable"),
+        ({"machine": MACHINE | {"cpu": "slow"}}, "machines differ"),
+        ({"batch": 20}, r"batch differs.*10: .*; 20: "),
+        ({"rate": 0.2}, "rate differs"),
+        ({"data": "digits"}, "digits do not rank algorithms"),
+        (DASGD, "throws away"),
+        ({"complete": False}, "partial run"),
+        ({"scaling": "weak"}, "global batch grows"),
+        ({"machine": MACHINE | {"ranks_per_core": 2.0}}, "more ranks than cores"),
+    ],
+)
+def test_what_may_not_be_compared_is_told(tmp_path, other, told):
+    made(tmp_path / "a.h5")
+    alone = notes(opened(tmp_path / "a.h5"))
+    assert alone == []
+    made(tmp_path / "b.h5", **other)
+    lines = notes(opened(tmp_path / "a.h5", tmp_path / "b.h5"))
+    assert any(re.search(told, line) for line in lines)
+
+
+# --- benchmarks ---------------------------------------------------------------------------------
+
+
+def bench(path):
+    with Writer(path, kind="bench", config={}, environment=MACHINE, ranks=2) as store:
+        store.case(
+            {"algorithm": "ring", "ranks": 2, "bytes": 4_000_000, "in_place": True},
+            [[1e-3, 2e-3], [4e-3, 1e-3], [1e-3, 3e-3]],
+        )
+        store.case({"algorithm": "ring", "ranks": 1, "bytes": 8, "wrong": 0}, [[1e-6]])
+        store.complete({})
+    return str(path)
+
+
+def test_benchmark_rows_take_the_longest_rank(tmp_path):
+    two, one = report(opened(bench(tmp_path / "b.h5"))).sections[0].rows
+    assert two["repetitions"] == 3
+    assert two["median_s"] == pytest.approx(3e-3)
+    assert two["algbw_GBps"] == pytest.approx(4 / 3)
+    assert two["busbw_GBps"] == pytest.approx(4 / 3)  # 2 (p - 1) / p = 1
+    assert one["busbw_GBps"] is None  # one rank has no bus
+
+
+# --- forms and the command ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made(tmp_path / "a.h5")
+    made(tmp_path / "b.h5", **DASGD)
+    bench(tmp_path / "c.h5")
+    return tmp_path
+
+
+def test_json_is_exact_and_whole(folder, capsys):
+    assert main(["report", str(folder), "--format", "json", "--targets", "0.5,0.99"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert [entry["algorithm"] for entry in page["runs"]] == ["minibatch", "dasgd"]
+    assert [t["reached"] for t in page["targets"]] == ["reached", "not reached"] * 2
+    assert page["bench"][0]["bytes"] == 4_000_000
+    assert page["damaged"] == []
+    assert any("throws away" in note for note in page["notes"])
+
+
+def test_csv_is_one_table_and_keeps_notes_out_of_it(folder, capsys):
+    for table, count in {"runs": 2, "targets": 4, "bench": 2}.items():
+        assert main(["report", str(folder), "--format", "csv", "--table", table]) == 0
+        out, err = capsys.readouterr()
+        rows = list(csv.DictReader(io.StringIO(out)))
+        assert len(rows) == count
+        assert all(None not in row for row in rows)
+        assert "note: " in err
+
+
+def test_text_tables_fit_and_name_every_column(folder, capsys):
+    assert main(["report", str(folder)]) == 0
+    out = capsys.readouterr().out
+    tables = [line for line in out.splitlines() if not line.startswith("note: ")]
+    assert max(map(len, tables)) <= 132 + len(str(folder))
+    for word in ("samples_per_s", "wait_share", "effective_step_s", "busbw_GBps", "not reached"):
+        assert word in out
+
+
+def test_fom_lines_can_be_scraped(folder, capsys):
+    assert main(["report", str(folder), "--format", "fom"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    pattern = re.compile(r"FOM name=(\S+) value=([-+.e\d]+) unit=(\S+)")
+    found = [pattern.fullmatch(line) for line in lines]
+    assert all(found)
+    assert len({match[1] for match in found}) == len(lines)
+    value = next(match[2] for match in found if match[1].endswith("/a.samples_per_s"))
+    assert float(value) == 20.0
+
+
+def test_a_folder_with_damaged_foreign_partial_and_newer_files_is_reported(folder, capsys):
+    (folder / "cut.h5").write_bytes((folder / "a.h5").read_bytes()[:5000])
+    (folder / "text.h5").write_text("not at all")
+    with h5py.File(folder / "foreign.h5", "w") as file:
+        file["x"] = 1
+    (folder / "newer.h5").write_bytes((folder / "a.h5").read_bytes())
+    with h5py.File(folder / "newer.h5", "r+") as file:
+        file.attrs["schema_version"] = 2
+    made(folder / "killed.h5", complete=False)
+    assert main(["report", str(folder), "--format", "json"]) == 1
+    out, err = capsys.readouterr()
+    page = json.loads(out)
+    assert len(err.splitlines()) == 4 == len(page["damaged"])
+    for word in ("cut.h5", "text.h5", "foreign.h5", "newer.h5"):
+        assert sum(word in line for line in err.splitlines()) == 1
+    assert "Traceback" not in err
+    states = {entry["file"].rsplit("/", 1)[-1]: entry["state"] for entry in page["runs"]}
+    assert states == {"a.h5": "complete", "b.h5": "complete", "killed.h5.partial": "partial"}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--targets", "0.9,x"], "--targets 'x'"),
+        (["--targets", "1.5"], "--targets '1.5'"),
+        (["--targets", "nan"], "--targets 'nan'"),
+        (["--html", "{}/a.h5"], "--html"),
+        (["--html", "{}/no/page.html"], "--html.*no folder"),
+        (["--trace", "{}"], "--trace.*is a folder"),
+        (["--figures", "{}"], "--figures.*not empty"),
+        (["--format", "xml"], "--format"),
+        (["--table", "all"], "--table"),
+    ],
+)
+def test_mistakes_are_one_line_and_change_nothing(folder, capsys, words, told):
+    before = sorted(path.name for path in folder.iterdir())
+    try:
+        code = main(["report", str(folder), *(word.format(folder) for word in words)])
+    except SystemExit as ended:
+        code = ended.code
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert re.search(told, err)
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_an_empty_folder_and_a_missing_file_are_told(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "holds no result" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "none.h5")]) == 1
+    assert "none.h5: No such file" in capsys.readouterr().err
+
+
+def test_a_name_of_a_file_is_found_under_its_partial_name(tmp_path, capsys):
+    made(tmp_path / "a.h5", complete=False)
+    assert main(["report", str(tmp_path / "a.h5"), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["state"] == "partial"
+
+
+def test_shown_cuts_wide_tables_without_losing_a_cell(folder):
+    whole = report(opened(folder / "a.h5", folder / "b.h5"))
+    wide, narrow = shown(whole, "table"), shown(whole, "table", width=60)
+    lead = str(folder / "a.h5"), str(folder / "b.h5"), "file"
+    words = [w for w in narrow.split() if w not in lead]
+    assert sorted(words) == sorted(w for w in wide.split() if w not in lead)

@@ -1,0 +1,206 @@
+"""The page, the figures and the timeline of a report."""
+
+import base64
+import html
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from mpisgd.cli import main
+from mpisgd.errors import MissingExtra
+from mpisgd.report.collect import Named
+from mpisgd.report.figures import draw, encoded
+from mpisgd.report.html import page
+from mpisgd.report.sections import report
+from mpisgd.report.trace import timeline
+from mpisgd.store.reader import read
+from mpisgd.store.writer import Writer
+
+EVIL = "<script>alert('x')</script> \"&$\\frac{"
+
+
+def run_of(path, algorithm="dasgd", ranks=2, virtual=False, events=True, **config):
+    config = {"algorithm": algorithm, "allreduce": "ring", "scaling": "weak", **config}
+    environment = {"command": ["mpisgd", "train", "a b;$(x)"], "host": EVIL}
+    with Writer(
+        path, kind="train", config=config, environment=environment, ranks=ranks, virtual=virtual
+    ) as store:
+        for rank in range(ranks):
+            store.steps(rank, 1, {
+                "start_s": np.arange(4.0), "step_s": np.ones(4), "compute_s": np.full(4, 0.5),
+                "update_s": np.full(4, 0.1), "poll_s": np.full(4, 0.1),
+                "wait_s": np.array([0.25, 0, 0, 0.25]), "samples": np.full(4, 10),
+            })  # fmt: skip
+            if events:
+                store.event(rank, "flight", "mean", 0.5, 2.5, 1)
+        for step in (2, 4):
+            store.evaluation(step=step, time_s=step, accuracy=0.2 * step, steps_effective=step)
+        store.complete({})
+    return Named(str(path), read(path))
+
+
+def runs_in(folder):
+    with Writer(folder / "b.h5", kind="bench", config={}, environment={}, ranks=2) as store:
+        for size in (1024, 4096):
+            row = {"algorithm": EVIL, "ranks": 2, "bytes": size, "in_place": True}
+            store.case(row, [[1e-3, 2e-3]])
+        store.complete({})
+    return [
+        run_of(folder / "a.h5"),
+        run_of(folder / "one.h5", ranks=1),
+        run_of(folder / "v.h5", virtual=True),
+        run_of(folder / "evil.h5", algorithm=EVIL),
+        Named("b.h5", read(folder / "b.h5")),
+    ]
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and whether they are balanced."""
+
+    VOID = ("meta", "img", "br", "link")
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open, self.images = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag == "img":
+            self.images.append(dict(attrs)["src"])
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_shows_nothing_unescaped(tmp_path):
+    text = page(report(runs_in(tmp_path), [0.5], ["x.h5: is <damaged>"]))
+    tags = Tags(text)
+    assert tags.open == []
+    assert "script" not in tags.tags
+    assert html.escape("<script>alert", quote=False) in text
+    assert "is &lt;damaged&gt;" in text
+    assert not re.search(r"(src|href)=[\"']?(https?:|//)", text)
+    assert "mpisgd train &#39;a b;$(x)&#39;" in text
+    assert len(tags.images) == 8
+
+
+def test_figures_cannot_run_and_never_mix_wall_and_virtual(tmp_path):
+    figures = draw(report(runs_in(tmp_path), [0.5]))
+    assert sorted(figures) == [
+        "accuracy-steps-virtual", "accuracy-steps-wall", "accuracy-time-virtual",
+        "accuracy-time-wall", "bandwidth-wall", "breakdown-virtual", "breakdown-wall",
+        "speedup-wall",
+    ]  # fmt: skip
+    for name, figure in figures.items():
+        text = encoded(figure, "svg").decode()
+        assert "<script" not in text
+        assert encoded(figure, "svg").decode() == text  # equal data, equal bytes
+        times = {"virtual", "wall"} & set(re.findall("[a-z]+", str(figure.axes[0].get_xlabel())))
+        assert times <= {name.rsplit("-", 1)[1]}
+
+
+def test_the_accuracy_figure_shows_the_numbers_of_the_runs(tmp_path):
+    figure = draw(report([run_of(tmp_path / "a.h5")]))["accuracy-time-wall"]
+    (line,) = figure.axes[0].get_lines()
+    np.testing.assert_allclose(line.get_xdata(), [2, 4])
+    np.testing.assert_allclose(line.get_ydata(), [0.4, 0.8])
+
+
+def test_figures_come_in_three_forms(tmp_path):
+    run_of(tmp_path / "a.h5")
+    for form, start in {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}.items():
+        words = ["report", str(tmp_path / "a.h5"), "--figures", str(tmp_path / form)]
+        assert main([*words, "--picture", form]) == 0
+        files = list((tmp_path / form).iterdir())
+        assert len(files) == 3
+        assert all(file.read_bytes().startswith(start) for file in files)
+
+
+def test_a_missing_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtra, match=r"matplotlib.*mpisgd\[plot\]"):
+        draw(report([run_of(tmp_path / "a.h5")]))
+
+
+def test_the_timeline_has_every_lane_where_its_seconds_are(tmp_path):
+    trace = json.loads(timeline([run_of(tmp_path / "a.h5"), run_of(tmp_path / "v.h5")]))
+    events = trace["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {"compute", "update", "poll", "wait", "communication in flight"}
+    assert {event["pid"] for event in spans} == {0, 1, 2, 3}
+    waits = [e for e in spans if e["name"] == "wait" and e["pid"] == 0]
+    assert [(e["ts"], e["dur"], e["args"]["step"]) for e in waits] == [
+        (0.7e6, 0.25e6, 1), (3.7e6, 0.25e6, 4),
+    ]  # fmt: skip
+    (flight,) = [e for e in spans if e["name"] == "mean" and e["pid"] == 1]
+    assert (flight["ts"], flight["dur"]) == (0.5e6, 2e6)
+    computing = [e for e in spans if e["name"] == "compute" and e["pid"] == 1]
+    under = [e for e in computing if e["ts"] < 2.5e6 and e["ts"] + e["dur"] > 0.5e6]
+    assert len(under) == 2  # overlap is seen: two steps compute while the mean is in flight
+
+
+def test_a_lane_that_was_recorded_is_not_drawn_from_totals_as_well(tmp_path):
+    with Writer(tmp_path / "a.h5", kind="train", config={}, environment={}, ranks=1) as store:
+        store.steps(0, 1, {"start_s": [0.0], "compute_s": [1.0], "wait_s": [1.0]})
+        store.event(0, "compute", "gradient", 0.25, 0.75, 1)
+        store.complete({})
+    trace = json.loads(timeline([Named("a", read(tmp_path / "a.h5"))]))
+    spans = [(e["name"], e["args"].get("placed")) for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert sorted(spans, key=str) == [("gradient", None), ("wait", "total of the step")]
+
+
+def test_files_are_written_once_and_replaced_only_when_asked(tmp_path, capsys):
+    run_of(tmp_path / "a.h5")
+    words = ["report", str(tmp_path / "a.h5"), "--html", str(tmp_path / "r.html"),
+             "--trace", str(tmp_path / "t.json")]  # fmt: skip
+    assert main(words) == 0
+    before = (tmp_path / "r.html").read_bytes()
+    assert main(words) == 2
+    assert "exists; pass --overwrite" in capsys.readouterr().err
+    assert main([*words, "--overwrite"]) == 0
+    assert (tmp_path / "r.html").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.h5", "r.html", "t.json"]
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+MEASURE = """<!DOCTYPE html><body><iframe id=f style="width:{}px;height:900px;border:0"
+ srcdoc="{}"></iframe><pre id=out></pre><script>
+onload = () => {{ const d = document.getElementById('f').contentDocument;
+ const images = [...d.images];
+ document.getElementById('out').textContent = JSON.stringify({{
+  wide: d.documentElement.scrollWidth, broken: images.filter(i => !i.naturalWidth).length,
+  narrowest: Math.min(...images.map(i => i.clientWidth)), rows: d.querySelectorAll('td').length }});
+}};</script>"""
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_real_browser_shows_the_page_at_phone_and_desk_width(tmp_path, width):
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+    text = page(report(runs_in(tmp_path), [0.5]))
+    (tmp_path / "m.html").write_text(MEASURE.format(width, html.escape(text)))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+    command = [browser, *flags, "--virtual-time-budget=5000", "--window-size=1400,1000",
+               "--dump-dom", f"file://{tmp_path}/m.html"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    measured = json.loads(re.search(r'<pre id="out">(.*?)</pre>', done.stdout)[1])
+    assert measured["wide"] <= width  # no part of the page sticks out
+    assert measured["broken"] == 0
+    assert measured["narrowest"] >= 0.8 * min(width, 400) - 32
+    assert measured["rows"] > 20
+
+
+def test_the_images_of_the_page_are_the_figures(tmp_path):
+    made = report([run_of(tmp_path / "a.h5")])
+    images = [base64.b64decode(src.partition(",")[2]) for src in Tags(page(made)).images]
+    assert images == [encoded(figure, "svg") for figure in draw(made).values()]

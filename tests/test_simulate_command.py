@@ -1,0 +1,164 @@
+"""`mpisgd simulate`: every option counts, mistakes are one line, the page explains the columns."""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from allreduce.network import Network
+from mpisgd.errors import UsageError
+from mpisgd.simulate import COLUMNS, add_arguments, run
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "simulate.md"
+
+
+def parser():
+    made = argparse.ArgumentParser(allow_abbrev=False)
+    add_arguments(made)
+    return made
+
+
+def output(capsys, *words):
+    assert run(parser().parse_args(list(words))) == 0
+    return capsys.readouterr().out
+
+
+def rows(capsys, *words):
+    return json.loads(output(capsys, *words, "--format", "json"))
+
+
+SERVERS = ("--ranks", "16", "--bytes", "64KiB")  # of titanx-20g, 8 ranks a node
+COMPUTING = (*SERVERS, "--look-every", "50us")
+
+# A value that must change the output, and the options beside which it does.
+CHANGES = {
+    "--algorithm": ("ring", SERVERS),
+    "--ranks": ("4", ()),
+    "--bytes": ("101M", ()),
+    "--network": ("k80-10g", SERVERS),
+    "--latency": ("50us", SERVERS),
+    "--bandwidth": ("1Gbps", SERVERS),
+    "--uplink": ("40Gbps", SERVERS),
+    "--ranks-per-node": ("4", SERVERS),
+    "--node-latency": ("50us", SERVERS),
+    "--node-bandwidth": ("1GB/s", SERVERS),
+    "--ranks-per-bus": ("4", (*SERVERS, "--bus", "1GB/s")),
+    "--bus": ("1GB/s", (*SERVERS, "--ranks-per-bus", "4")),
+    "--sum-rate": ("1GB/s", SERVERS),
+    "--overhead": ("1us", SERVERS),
+    "--look-time": ("5us", COMPUTING),
+    "--duplex": ("half", SERVERS),
+    "--eager-limit": ("1K", SERVERS),
+    "--noise": ("0.2", SERVERS),
+    "--progress": ("perfect", COMPUTING),
+    "--chunks": ("3", SERVERS),
+    "--skew": ("1ms", SERVERS),
+    "--look-every": ("1ms", SERVERS),
+    "--repetitions": ("5", (*SERVERS, "--noise", "0.2")),
+    "--seed": ("7", (*SERVERS, "--noise", "0.2")),
+    "--format": ("csv", ()),
+}
+
+
+@pytest.mark.parametrize("option", CHANGES)
+def test_every_option_changes_the_output(option, capsys):
+    value, beside = CHANGES[option]
+    assert output(capsys, *beside) != output(capsys, *beside, option, value)
+
+
+def test_no_option_is_left_out_above():
+    options = {o for action in parser()._actions for o in action.option_strings} - {"-h", "--help"}
+    assert options == {*CHANGES, "--goal"}
+
+
+def test_every_field_of_a_network_has_an_option():
+    from mpisgd.simulate import OVERRIDES
+
+    fields = {override.field for override in OVERRIDES.values()}
+    assert fields == set(Network.__dataclass_fields__) - {"name"}
+
+
+def test_goal_is_written(tmp_path, capsys):
+    path = tmp_path / "ring.goal"
+    output(capsys, "--algorithm", "ring", "--ranks", "4", "--goal", str(path))
+    text = path.read_text()
+    assert text.startswith("num_ranks 4\n")
+    assert "send 25500000b to 1 tag 0" in text
+
+
+def test_the_paper_s_message(capsys):
+    (row,) = rows(capsys, "--ranks", "2", "--latency", "0", "--node-latency", "0")
+    assert row["bytes"] == 102_000_000
+    assert row["median_s"] == pytest.approx(6.375e-3 + 102e6 * 3 / 336.5e9)
+    assert row["algbw_GBps"] == pytest.approx(row["busbw_GBps"])
+
+
+def test_rows_are_algorithms_times_ranks_times_sizes(capsys):
+    found = rows(capsys, "--algorithm", "all", "--ranks", "1,2,5:6", "--bytes", "4:16,1K")
+    assert len(found) == 6 * 4 * 4
+    assert all(tuple(row) == COLUMNS for row in found)
+    assert found[0]["median_s"] == 0
+    assert found[0]["algbw_GBps"] is None
+
+
+def test_counts_of_a_ring(capsys):
+    (row,) = rows(capsys, "--algorithm", "ring", "--ranks", "4", "--bytes", "400", "--chunks", "2")
+    assert (row["rounds"], row["messages"], row["busiest_B"]) == (6, 48, 600)
+
+
+def test_spread_is_over_repetitions(capsys):
+    words = ("--ranks", "4", "--noise", "0.3", "--bytes", "1K")
+    (row,) = rows(capsys, *words, "--repetitions", "20")
+    assert row["p10_s"] < row["median_s"] < row["p90_s"]
+    single = [rows(capsys, *words, "--seed", str(seed))[0]["median_s"] for seed in range(20)]
+    assert min(single) < row["p10_s"]
+    assert sorted(single)[9] <= row["median_s"] <= sorted(single)[10]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--algorithm", "butterfy"), "butterfy"),
+        (("--algorithm", "mpi"), "mpi"),
+        (("--ranks", "0"), "--ranks"),
+        (("--ranks", "two"), "--ranks"),
+        (("--bytes", "10Q"), "--bytes"),
+        (("--network", "nowhere"), "nowhere"),
+        (("--network", "/no/such.toml"), "No such file"),
+        (("--latency", "fast"), "--latency"),
+        (("--latency", "-1us"), "--latency"),
+        (("--bandwidth", "0"), "--bandwidth"),
+        (("--ranks-per-bus", "3"), "ranks_per_bus"),
+        (("--duplex", "both"), "duplex"),
+        (("--progress", "some"), "progress"),
+        (("--noise", "-1"), "--noise"),
+        (("--eager-limit", "x"), "--eager-limit"),
+        (("--chunks", "0"), "--chunks"),
+        (("--skew", "x"), "--skew"),
+        (("--look-every", "0"), "--look-every"),
+        (("--repetitions", "0"), "--repetitions"),
+        (("--seed", "-1"), "--seed"),
+        (("--goal", "g", "--ranks", "2,4"), "--goal"),
+        (("--goal", "/no/such/place"), "--goal"),
+        (("--format", "yaml"), "--format"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_printed(
+    words, message, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=re.escape(message)) as caught:
+        run(parser().parse_args([words[0] + "=" + words[1], *words[2:]]))
+    assert "\n" not in str(caught.value)
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_defines_every_column_option_and_preset():
+    from allreduce.network import PRESETS
+
+    text = DOCUMENT.read_text()
+    for term in (*COLUMNS, *CHANGES, "--goal", *PRESETS, *Network.__dataclass_fields__):
+        assert f"`{term}`" in text, term

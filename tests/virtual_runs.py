@@ -1,0 +1,83 @@
+"""Runs on virtual ranks for tests: an Experiment in, the workers as it left them out."""
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from allreduce.algorithms import build
+from mpisgd.data import Dataset
+from mpisgd.experiment import Experiment
+from mpisgd.train import algorithm_run, build_worker, load, resolve_for
+from mpisgd.worker import Worker
+from mpisgd.worlds.clock import Clock
+from mpisgd.worlds.instant import InstantCluster
+
+Algorithm = Callable[[Worker], Generator[None, None, None]]
+
+
+class Rows:
+    """A recorder that keeps everything: steps[step] and evaluations[step]."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, dict[str, float]] = {}
+        self.evaluations: dict[int, tuple[np.ndarray, float]] = {}
+
+    def step(self, step: int, columns: dict[str, float]) -> None:
+        self.steps[step] = dict(columns)
+
+    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
+        self.evaluations[worker.step] = sums.copy(), time_s
+
+
+class Finished(NamedTuple):
+    """A run that is over, or stopped: `parameters` is [rank, parameter]."""
+
+    experiment: Experiment
+    workers: list[Worker]
+    rows: list[Rows]
+
+    @property
+    def parameters(self) -> np.ndarray:
+        return np.array([worker.parameters.flat for worker in self.workers])
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.parameters.mean(axis=0)
+
+
+def prepare(
+    experiment: Experiment,
+    ranks: int,
+    dataset: Dataset | None = None,
+    step_time: Callable[[int, int], float] = lambda rank, step: 1e-3,
+    **changes: Any,
+) -> tuple[Clock, Finished]:
+    """The clock and the workers on it, nothing run yet. `changes`: fields of the experiment."""
+    experiment = replace(experiment, **changes)
+    experiment.check()
+    dataset = load(experiment) if dataset is None else dataset
+    experiment = resolve_for(experiment, dataset, ranks)
+    rows = [Rows() for _ in range(ranks)]
+    schedule = build(experiment.allreduce, ranks)
+    clock = Clock(ranks, InstantCluster(ranks), schedule, rows, step_time)
+    workers = [build_worker(experiment, dataset, site) for site in clock.sites]
+    return clock, Finished(experiment, workers, rows)
+
+
+def virtual(
+    experiment: Experiment,
+    ranks: int,
+    algorithm: Algorithm | None = None,
+    touch: Callable[[Worker], object] = lambda worker: None,
+    **options: Any,
+) -> Finished:
+    """Run `experiment`, or `algorithm` in its place, on virtual ranks. `touch` sees each worker
+    before the run; `options` are those of `prepare`."""
+    clock, finished = prepare(experiment, ranks, **options)
+    for worker in finished.workers:
+        touch(worker)
+    run = algorithm or (lambda worker: algorithm_run(finished.experiment, worker))
+    clock.run([run(worker) for worker in finished.workers])
+    return finished
