@@ -283,13 +283,13 @@ def pattern(rank: int, size: int, count: int, dtype: Any, trial: int = 0) -> np.
     cannot be made up for by one that is counted twice.
     """
     table = _digits(np.array([rank]), size, np.dtype(dtype), trial)[0]
-    return np.resize(table, count).astype(dtype)
+    return np.resize(table.astype(dtype), count)
 
 
 def wrong(result: np.ndarray, size: int, trial: int = 0) -> int:
     """How many elements of `result` are not the sum of all patterns of `trial`."""
     table = _digits(np.arange(size), size, result.dtype, trial).sum(axis=0)
-    return int(np.count_nonzero(result != np.resize(table, result.size).astype(result.dtype)))
+    return int(np.count_nonzero(result != np.resize(table.astype(result.dtype), result.size)))
 
 
 def _base(size: int, dtype: np.dtype) -> int:

@@ -18,7 +18,7 @@ from allreduce.network import Network
 from allreduce.schedule import Schedule
 from allreduce.simulate_columns import simulate_columns
 from allreduce.simulate_events import Cluster
-from allreduce.simulate_program import messages
+from allreduce.simulate_records import Collective
 
 METHODS = ("auto", "columns", "events")
 
@@ -58,6 +58,13 @@ def simulate(
         raise AllreduceError(f"{schedule.name} shares links on {network.name}: use events")
     cluster = Cluster(network, schedule.size, seed)
     collective = cluster.collective(schedule, nbytes, itemsize=itemsize, chunks=chunks)
+    return _play(cluster, collective, begins, look_every)
+
+
+def _play(
+    cluster: Cluster, collective: Collective, begins: np.ndarray, look_every: float | None
+) -> np.ndarray:
+    """Every rank starts at its time, and waits or computes, until all are done."""
     for rank, begin in enumerate(begins.tolist()):
         cluster.compute(rank, begin)
     while collective.unfinished:
@@ -71,54 +78,6 @@ def simulate(
             looks = (look_every * i for i in itertools.count(1))
             cluster.compute(event.rank, np.inf, looks)
     return np.array(collective.completion, np.float64)
-
-
-def goal(
-    schedule: Schedule,
-    nbytes: int,
-    *,
-    sum_s_per_B: float = 0.0,  # noqa: N803
-    itemsize: int = 1,
-    chunks: int = 1,
-) -> str:
-    """The schedule as GOAL text, for LogGOPSim (Hoefler, Schneider, Lumsdaine 2010).
-
-    Times of `calc` are in ns, as LogGOPSim takes them. After each round a rank does one `calc`,
-    that of its sums, which requires all of the round and which all of its next round requires.
-    """
-    sent = messages(schedule, nbytes, itemsize, chunks)
-    lines: list[list[str]] = [[] for _ in range(schedule.size)]
-    labels = [0] * schedule.size
-    joins = [0] * schedule.size  # the label of the last calc, 0 before the first
-    tags: dict[tuple[int, int], int] = {}
-    for _, group in itertools.groupby(range(len(sent.round)), key=sent.round.tolist().__getitem__):
-        opened: dict[int, list[int]] = {}
-        added: dict[int, int] = {}
-        for i in group:
-            source, destination = int(sent.source[i]), int(sent.destination[i])
-            tag = tags.get((source, destination), 0)
-            tags[source, destination] = tag + 1
-            for rank, text in (
-                (source, f"send {sent.nbytes[i]}b to {destination} tag {tag}"),
-                (destination, f"recv {sent.nbytes[i]}b from {source} tag {tag}"),
-            ):
-                labels[rank] += 1
-                lines[rank].append(f"l{labels[rank]}: {text}")
-                if joins[rank]:
-                    lines[rank].append(f"l{labels[rank]} requires l{joins[rank]}")
-                opened.setdefault(rank, []).append(labels[rank])
-            added[destination] = added.get(destination, 0) + int(sent.nbytes[i] * sent.reduce[i])
-        for rank, ends in opened.items():
-            labels[rank] += 1
-            joins[rank] = labels[rank]
-            sums = round(added.get(rank, 0) * sum_s_per_B * 1e9)
-            lines[rank].append(f"l{joins[rank]}: calc {sums}")
-            lines[rank] += [f"l{joins[rank]} requires l{end}" for end in ends]
-    blocks = [
-        f"rank {rank} {{\n" + "".join(f"{line}\n" for line in block) + "}\n"
-        for rank, block in enumerate(lines)
-    ]
-    return f"num_ranks {schedule.size}\n\n" + "\n".join(blocks)
 
 
 def _starts(start: Sequence[float] | np.ndarray | None, size: int) -> np.ndarray:

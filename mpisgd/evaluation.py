@@ -71,4 +71,5 @@ def effective_share(experiment: "Experiment") -> float:
         return 1.0
     lost = {"convex": 1 - (experiment.xi or 0.0), "delta": 0.0, "overwrite": 1.0}
     tau, delay = experiment.tau or 1, experiment.delay or 0
+    assert isinstance(delay, int), "not tuned yet"
     return (tau - lost[str(experiment.merge)] * delay) / tau

@@ -29,7 +29,9 @@ class Experiment:
 
     algorithm: str = _option("minibatch", options.one_of(ALGORITHMS), "how ranks average")
     tau: int | None = _option(None, options.whole(1), "local steps between averages [4]")
-    delay: int | None = _option(None, options.whole(0), "steps an average has time for [1]")
+    delay: int | str | None = _option(
+        None, options.or_word(options.whole(0), "auto"), "steps an average has time for [1]"
+    )
     xi: float | None = _option(None, options.number(0, 1), "local update proportion [0.25]")
     merge: str | None = _option(
         None, options.one_of(("convex", "delta", "overwrite")), "how an average enters [convex]"
@@ -119,7 +121,7 @@ class Experiment:
         if self.ema == 1.0:
             raise UsageError("--ema", self.ema, "a number in [0, 1)")
         tau, delay = self.tau or 4, self.delay if self.delay is not None else 1
-        if "delay" in takes and delay > tau:
+        if "delay" in takes and isinstance(delay, int) and delay > tau:
             raise UsageError("--delay", delay, f"at most --tau, which is {tau}")
 
     def resolved(self, ranks: int, steps_per_epoch: int) -> "Experiment":
@@ -133,6 +135,8 @@ class Experiment:
             for name, default in defaults.items()
             if name in takes and getattr(self, name) is None
         }
+        if self.delay == "auto":
+            values.pop("tau", None)  # follows from the delay, see tuning
         epochs = self.epochs or 10
         steps = self.steps if self.steps is not None else max(1, round(epochs * steps_per_epoch))
         every = self.evaluate_every if self.evaluate_every is not None else steps_per_epoch

@@ -36,6 +36,11 @@ def whole(low: int, high: int | None = None) -> Kind:
     return Kind(allowed, parse)
 
 
+def or_word(kind: Kind, word: str) -> Kind:
+    """`kind`, or one word."""
+    return Kind(f"{kind.allowed}, or {word}", lambda v: v if v == word else kind.parse(v))
+
+
 def number(low: float, high: float = math.inf, *, above: bool = False) -> Kind:
     """A finite number within bounds; `above`: greater than `low`; below `high` if it is open."""
     sign = ">" if above else ">="

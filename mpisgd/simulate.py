@@ -11,7 +11,8 @@ from allreduce.algorithms import ALGORITHMS, build
 from allreduce.errors import AllreduceError
 from allreduce.network import DUPLEX, PRESETS, PROGRESS, Network, network
 from allreduce.schedule import Schedule
-from allreduce.simulate import goal, simulate
+from allreduce.simulate import simulate
+from allreduce.simulate_goal import goal
 from allreduce.simulate_program import messages
 from mpisgd.errors import UsageError
 from mpisgd.predict import quantities

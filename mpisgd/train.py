@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpisgd import tables
 from mpisgd.errors import UsageError
@@ -131,7 +131,8 @@ def _run_real(comm: Any, experiment: Experiment, arguments: argparse.Namespace) 
         dataset = load(experiment)
         if arguments.output is not None and comm.Get_rank() == 0:
             check_target(arguments.output, arguments.overwrite)
-        build_worker(resolve_for(experiment, dataset, comm.Get_size()), dataset, _Probe(comm))
+        place = Place(comm.Get_rank(), comm.Get_size())
+        build_worker(resolve_for(experiment, dataset, comm.Get_size()), dataset, place)
     except UsageError as mistake:
         error = mistake
     launch.agree(comm, error, experiment.deadline_s)
@@ -139,11 +140,12 @@ def _run_real(comm: Any, experiment: Experiment, arguments: argparse.Namespace) 
     return train(comm, experiment, dataset, arguments)
 
 
-class _Probe:
-    """A site that can only be named: building a worker on it finds mistakes before any message."""
+class Place(NamedTuple):
+    """Where a worker would stand: enough to build one, which finds a user's mistakes before any
+    message, and to time its computation."""
 
-    def __init__(self, comm: Any):
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+    rank: int
+    size: int
 
 
 def _run_virtual(experiment: Experiment, ranks: int, arguments: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ import re
 import resource
 import time
 from math import log2
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from allreduce.algorithms import ALGORITHMS, build, butterfly, tree
 from allreduce.errors import AllreduceError
 from allreduce.network import Network, network
 from allreduce.schedule import Schedule, bounds, transfers
-from allreduce.simulate import goal, simulate
+from allreduce.simulate import simulate
+from allreduce.simulate_goal import goal
 from allreduce.simulate_program import messages
 
 ALPHA, BETA, GAMMA = 3e-5, 8e-10, 2e-10
@@ -98,7 +100,8 @@ def reference(schedule: Schedule, nbytes: int, net: Network, start) -> np.ndarra
 
 def _queue(times, sources, ports, lengths):
     """(begin, end) of each message: ports serve in order of time, at one time in order of rank."""
-    free, result = {}, [(0.0, 0.0)] * len(times)
+    free: dict[int, float] = {}
+    result = [(0.0, 0.0)] * len(times)
     for i in sorted(range(len(times)), key=lambda i: (times[i], sources[i])):
         begin = max(times[i], free.get(ports[i], 0.0))
         free[ports[i]] = begin + lengths[i]
@@ -349,8 +352,11 @@ def test_256_ranks_that_share_links_take_less_than_fifteen_seconds():
 def parse_goal(text: str):
     """{rank: ({label: operation}, [(after, before)])}, refusing what GOAL does not know."""
     lines = [line for line in text.splitlines() if line]
-    ranks = int(re.fullmatch(r"num_ranks (\d+)", lines[0])[1])
-    programs, current = {}, None
+    head = re.fullmatch(r"num_ranks (\d+)", lines[0])
+    assert head
+    ranks = int(head[1])
+    programs: dict[int, tuple] = {}
+    current: Any = None
     for line in lines[1:]:
         if head := re.fullmatch(r"rank (\d+) \{", line):
             assert current is None
@@ -362,7 +368,9 @@ def parse_goal(text: str):
             current[1].append((need[1], need[2]))
         else:
             pattern = r"(l\d+): (?:(send|recv) (\d+)b (?:to|from) (\d+) tag (\d+)|calc (\d+))"
-            label, kind, size, peer, tag, calc = re.fullmatch(pattern, line).groups()
+            operation = re.fullmatch(pattern, line)
+            assert operation, line
+            label, kind, size, peer, tag, calc = operation.groups()
             assert label not in current[0]
             values = ("calc", int(calc)) if calc else (kind, int(size), int(peer), int(tag))
             current[0][label] = values
@@ -373,7 +381,8 @@ def parse_goal(text: str):
 
 def play_goal(programs, net: Network) -> float:
     """Seconds of a GOAL program without contention: longest path through its operations."""
-    sent, ends = {}, {}
+    sent: dict[tuple, tuple] = {}
+    ends: dict[tuple, float] = {}
 
     def end(rank, label):
         if (rank, label) not in ends:

@@ -13,6 +13,7 @@ from allreduce.network import Network, network
 from allreduce.schedule import Schedule, transfers
 from allreduce.simulate import simulate
 from allreduce.simulate_events import Cluster, Event
+from allreduce.simulate_records import Collective
 
 PERFECT = Network("perfect", latency_s=0.25, progress="perfect")
 LOOKING = Network("looking", latency_s=0.25)
@@ -30,7 +31,9 @@ def drive(cluster, worker):
 
 def train(cluster, schedule, nbytes, *, steps, tau, delay, step_s, looks=()):
     """Delayed averaging as a toy; (end of each rank, stalls of each merge) in seconds."""
-    means, ends, stalls = {}, {}, defaultdict(dict)
+    means: dict[int, Collective] = {}
+    ends: dict[int, float] = {}
+    stalls: dict[int, dict[int, float]] = defaultdict(dict)
 
     def worker(rank):
         def start(k):
@@ -185,7 +188,7 @@ def test_all_reduces_in_flight_share_links():
         for mean in means:
             cluster.start(rank, mean)
         cluster.wait(rank, means[2])
-    assert cluster.next().time == 24.0
+    assert cluster.next() == Event(24.0, 0)
     assert [mean.completion[0] for mean in means] == [8.0, 16.0, 24.0]
 
 
@@ -196,8 +199,7 @@ def test_a_waiting_rank_advances_everything_it_has_in_flight():
         cluster.start(rank, first)
         cluster.start(rank, second)
         cluster.wait(rank, second)
-    for _ in range(4):
-        assert cluster.next().time == 0.5
+    assert [cluster.next() for _ in range(4)] == [Event(0.5, rank) for rank in range(4)]
     assert first.completion == [0.5] * 4
 
 

@@ -69,15 +69,15 @@ def prepare(
 def virtual(
     experiment: Experiment,
     ranks: int,
-    algorithm: Algorithm | None = None,
+    generator: Algorithm | None = None,
     touch: Callable[[Worker], object] = lambda worker: None,
     **options: Any,
 ) -> Finished:
-    """Run `experiment`, or `algorithm` in its place, on virtual ranks. `touch` sees each worker
+    """Run `experiment`, or `generator` for its algorithm, on virtual ranks. `touch` sees each worker
     before the run; `options` are those of `prepare`."""
     clock, finished = prepare(experiment, ranks, **options)
     for worker in finished.workers:
         touch(worker)
-    run = algorithm or (lambda worker: algorithm_run(finished.experiment, worker))
+    run = generator or (lambda worker: algorithm_run(finished.experiment, worker))
     clock.run([run(worker) for worker in finished.workers])
     return finished

@@ -2,20 +2,19 @@
 
 import argparse
 import sys
-import time
 from contextlib import closing, nullcontext
 from typing import Any
 
 from allreduce.algorithms import build
 from allreduce.errors import Stalled
-from mpisgd import launch
+from mpisgd import launch, tuning
 from mpisgd.data import Dataset
 from mpisgd.environment import environment
 from mpisgd.errors import UsageError
 from mpisgd.evaluation import effective_share
 from mpisgd.experiment import Experiment
 from mpisgd.recording import Recorder
-from mpisgd.train import algorithm_run, build_worker, progress_bar, report
+from mpisgd.train import Place, algorithm_run, build_worker, progress_bar, report
 from mpisgd.worker import NotFinite, Worker
 from mpisgd.worlds.communicator import CommunicatorSite
 
@@ -26,15 +25,21 @@ def train(
     """Train on `comm`; the exit code. `experiment` is resolved and agreed on."""
     rank = comm.Get_rank()
     hosts = launch.texts(comm, environment()["host"], experiment.deadline_s)
-    store = _open_store(experiment, hosts, arguments) if rank == 0 else None
+    nodes = [hosts.index(host) for host in hosts]
+    schedule = build(experiment.allreduce, comm.Get_size(), nodes)
+    times = None
+    if experiment.delay == "auto":
+        probe = build_worker(experiment, dataset, Place(rank, comm.Get_size()))
+        times = tuning.measure(comm, schedule, experiment, probe)
+        experiment = tuning.tuned(experiment, times)
+    store = _open_store(experiment, hosts, times, arguments) if rank == 0 else None
     bar = progress_bar(experiment) if rank == 0 else None
     recorder = Recorder(
         comm, store, effective_share(experiment), deadline=experiment.deadline_s,
         on_step=None if bar is None else bar.update,
     )  # fmt: skip
-    nodes = [hosts.index(host) for host in hosts]
     site = CommunicatorSite(
-        comm, build(experiment.allreduce, comm.Get_size(), nodes), recorder,
+        comm, schedule, recorder,
         chunks=experiment.chunks, deadline=experiment.deadline_s,
         step_time=experiment.step_time_s,
         thread_comm=_thread_comm(comm) if experiment.progress == "thread" else None,
@@ -78,7 +83,12 @@ def _run(site: CommunicatorSite, experiment: Experiment, worker: Worker) -> None
         raise Stalled(f"{stall}, at step {worker.step}") from None
 
 
-def _open_store(experiment: Experiment, hosts: list[str], arguments: argparse.Namespace) -> Any:
+def _open_store(
+    experiment: Experiment,
+    hosts: list[str],
+    times: tuning.Times | None,
+    arguments: argparse.Namespace,
+) -> Any:
     if arguments.output is None:
         return None
     from mpi4py import MPI
@@ -90,7 +100,7 @@ def _open_store(experiment: Experiment, hosts: list[str], arguments: argparse.Na
         "hosts": hosts,
         "ranks_per_core": round(experiment.ranks / max(1, _cores(hosts)), 3),
         "recorded_by": "rank 0",
-        "began_s": time.time(),
+        "delay_from": None if times is None else times._asdict(),
     }
     return Writer(
         arguments.output, kind="train", config=experiment.config(), environment=made_with,

@@ -10,6 +10,7 @@ import numpy as np
 from allreduce.algorithms import build
 from allreduce.errors import AllreduceError
 from allreduce.network import Network, network
+from allreduce.simulate import simulate
 from mpisgd.data import Dataset
 from mpisgd.environment import environment
 from mpisgd.errors import UsageError
@@ -17,7 +18,8 @@ from mpisgd.evaluation import effective_share, row
 from mpisgd.experiment import Experiment
 from mpisgd.launch import NOT_FINITE
 from mpisgd.recording import COLUMNS
-from mpisgd.train import VIRTUAL_STEP_S, algorithm_run, build_worker, progress_bar, report
+from mpisgd.train import VIRTUAL_STEP_S, Place, algorithm_run, build_worker, progress_bar, report
+from mpisgd.tuning import Times, tuned
 from mpisgd.worker import NotFinite, Worker
 from mpisgd.worlds.clock import Clock
 from mpisgd.worlds.communicator import Recorder
@@ -27,6 +29,8 @@ ROWS = 64  # rows of one rank handed to the store at once
 
 def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespace) -> int:
     """Train `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
+    if experiment.delay == "auto":
+        experiment = _tuned(experiment, dataset)
     store = _open_store(experiment, arguments)
     bar = progress_bar(experiment)
     recorders = [
@@ -78,6 +82,17 @@ def virtual_network(experiment: Experiment) -> Network:
     except AllreduceError as error:
         raise UsageError("--network", None, str(error)) from None
     return named.with_(progress="perfect") if experiment.progress == "perfect" else named
+
+
+def _tuned(experiment: Experiment, dataset: Dataset) -> Experiment:
+    """The delay from what the simulator says of an all-reduce of these parameters."""
+    place, cluster = Place(0, experiment.ranks), virtual_network(experiment)
+    buffer = build_worker(experiment, dataset, place).parameters.buffer
+    schedule = build(experiment.allreduce, experiment.ranks, cluster.nodes(experiment.ranks))
+    ends = simulate(
+        schedule, buffer.nbytes, cluster, itemsize=buffer.itemsize, chunks=experiment.chunks
+    )
+    return tuned(experiment, Times(experiment.step_time_s or VIRTUAL_STEP_S, float(ends.max())))
 
 
 class VirtualRecorder:

@@ -1,0 +1,42 @@
+"""The laws of plans over real MPI, each library in turn; the programs hold the checks."""
+
+import re
+import time
+
+import pytest
+
+CHECKS = 12
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_laws(mpi, ranks):
+    done = mpi(ranks, "laws.py", timeout=120)
+    print(done.stdout)
+    assert f"{CHECKS} checks passed on {ranks} ranks" in done.stdout
+    assert "leak" not in done.stderr.lower()
+
+
+def test_a_stalled_peer_is_named_and_may_still_come(mpi):
+    assert "all named" in mpi(3, "stall.py", "late").stdout
+
+
+def ended(mpi, what: str) -> str:
+    """What the job says in which the last rank stays away; it must end by itself, and soon."""
+    began = time.monotonic()
+    done = mpi(2, "stall.py", what, check=False, timeout=40)
+    assert done.returncode != 0
+    assert time.monotonic() - began < 20
+    return done.stderr + done.stdout
+
+
+def test_a_stall_ends_the_job(mpi):
+    said = ended(mpi, "leave")
+    assert re.search(r"Stalled: rank 0 has waited 0\.\d+ s for rank 1 .* \(round 0: ", said), said
+
+
+@pytest.mark.parametrize("name", ["mpi", "mpi-nonblocking", "mpi-persistent"])
+def test_a_stalled_native_allreduce_ends_the_job(mpi, name):
+    said = ended(mpi, name)
+    assert re.search(
+        rf"rank 0 has waited 0\.\d+ s for some of the 2 ranks in all-reduce {name}", said
+    ), said
