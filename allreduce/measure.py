@@ -244,8 +244,12 @@ class Overlap(NamedTuple):
     """
 
     hidden: float  # 1 - exposed / communication
-    osu_percent: float  # 100 - 100 (together - compute) / communication, as the OSU benchmarks
-    imb_percent: float  # 100 clip((communication + compute - together) / the smaller), as IMB
+    osu_overlap_percent: (
+        float  # 100 - 100 (together - compute) / communication, as the OSU benchmarks
+    )
+    imb_overlap_percent: (
+        float  # 100 clip((communication + compute - together) / the smaller), as IMB
+    )
     dilation: float  # the work beside the communication, looks included, over the work alone
 
 

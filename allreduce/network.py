@@ -216,7 +216,8 @@ PRESETS: dict[str, Network] = {
 def network(name_or_path: str) -> Network:
     """A preset, or the network in a TOML file (a path that ends in .toml).
 
-    The file holds fields of Network, all optional, and may start from a preset: `preset = "lab"`.
+    The file holds fields of Network, all optional, may start from a preset (`preset = "lab"`) and
+    may carry a table [calibration], which is for others to read.
     NetworkError, in one line, if there is no such preset or file, or it has unknown keys.
     """
     if name_or_path in PRESETS:
@@ -232,6 +233,7 @@ def network(name_or_path: str) -> Network:
         raise NetworkError(f"network file {name_or_path!r}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise NetworkError(f"network file {name_or_path!r} is no TOML: {error}") from None
+    values.pop("calibration", None)
     base = values.pop("preset", "ideal")
     if base not in PRESETS:
         raise NetworkError(

@@ -15,6 +15,7 @@ COMMANDS = {
     "train": ("mpisgd.train", "train a model; run under mpiexec, or with --virtual"),
     "bench": ("mpisgd.bench", "measure all-reduces; run under mpiexec"),
     "verify": ("mpisgd.verify", "check all-reduce schedules symbolically"),
+    "calibrate": ("mpisgd.calibrate", "measure a network and a step; run under mpiexec"),
     "simulate": ("mpisgd.simulate", "price all-reduce schedules on a model of a network"),
     "predict": ("mpisgd.predict.command", "model step and epoch times of networks on clusters"),
     "advise": ("mpisgd.predict.advise_command", "the delay and tau that hide an all-reduce"),

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from allreduce.algorithms import ALGORITHMS as SCHEDULES_OF
-from mpisgd import options
-from mpisgd.algorithms import ALGORITHMS, OPTIONS
+from mpisgd import options, stragglers
+from mpisgd.algorithms import NAMES, OPTIONS
 from mpisgd.data import DATASETS
 from mpisgd.errors import UsageError
 from mpisgd.models import MODELS
@@ -27,7 +27,7 @@ def _option(default: Any, kind: options.Kind, help: str, flag: str | None = None
 class Experiment:
     """One training run. `None` means not given; `resolved` fills in what follows from the rest."""
 
-    algorithm: str = _option("minibatch", options.one_of(ALGORITHMS), "how ranks average")
+    algorithm: str = _option("minibatch", options.one_of(NAMES), "how ranks learn together")
     tau: int | None = _option(None, options.whole(1), "local steps between averages [4]")
     delay: int | str | None = _option(
         None, options.or_word(options.whole(0), "auto"), "steps an average has time for [1]"
@@ -36,6 +36,20 @@ class Experiment:
     merge: str | None = _option(
         None, options.one_of(("convex", "delta", "overwrite")), "how an average enters [convex]"
     )
+    servers: int | None = _option(None, options.whole(1, 4096), "shards of the parameters [1]")
+    colocated: bool | None = _option(None, options.switch(), "shard s lives on worker s as well")
+    backups: int | None = _option(None, options.whole(0), "workers an update does without [1]")
+    group: int | None = _option(None, options.whole(1), "gradients in an update [workers]")
+    timeout_s: float | None = _option(
+        None, options.duration(), "from its first gradient to the update [1 s]", "timeout"
+    )
+    stale: str | None = _option(
+        None, options.one_of(("finish", "abandon")), "what becomes of out-of-date work [finish]"
+    )
+    staleness_rate: bool | None = _option(
+        None, options.switch(), "a gradient counts 1/max(1, staleness)"
+    )
+    requeue: bool | None = _option(None, options.switch(), "a dropped batch is computed again")
     allreduce: str = _option("butterfly", options.one_of(ALLREDUCES), "schedule of the averages")
     chunks: int = _option(1, options.whole(1, 200), "pieces a message is cut in")
     progress: str = _option(
@@ -70,6 +84,7 @@ class Experiment:
     step_time_s: float | None = _option(
         None, options.duration(), "pad a step's gradient to this long", "step-time"
     )
+    straggler: str | None = _option(None, stragglers.kind(), "who is slow, and how")
     evaluate_every: int | None = _option(
         None, options.whole(0), "steps between evaluations, 0: at the end only [an epoch]"
     )
@@ -102,11 +117,13 @@ class Experiment:
     def check(self) -> None:
         """UsageError for values that do not go together."""
         takes = OPTIONS[self.algorithm]
-        for name in ("tau", "delay", "xi", "merge"):
-            if getattr(self, name) is not None and name not in takes:
+        takers = {name for names in OPTIONS.values() for name in names}
+        for option in fields(self):
+            name = option.name
+            if name in takers and getattr(self, name) is not None and name not in takes:
                 users = ", ".join(a for a in OPTIONS if name in OPTIONS[a])
                 raise UsageError(
-                    f"--{name}", getattr(self, name), f"{self.algorithm} has none; {users} do"
+                    f"--{flag(option)}", getattr(self, name), f"{self.algorithm} has none; {users} do"
                 )
         if self.hidden is not None and self.model != "mlp":
             raise UsageError("--hidden", self.hidden, f"--model {self.model} has no hidden layers")
@@ -127,7 +144,8 @@ class Experiment:
     def resolved(self, ranks: int, steps_per_epoch: int) -> "Experiment":
         """With every default that depends on the rest, or on the data, filled in."""
         takes = OPTIONS[self.algorithm]
-        defaults = {"tau": 4, "delay": 1, "merge": "convex", "xi": 0.25}
+        defaults: dict[str, Any] = {"tau": 4, "delay": 1, "merge": "convex", "xi": 0.25}
+        defaults |= {"backups": 1, "timeout_s": 1.0, "stale": "finish", "staleness_rate": False}
         if self.merge is not None:
             defaults["xi"] = {"convex": 0.25, "delta": 1.0, "overwrite": 0.0}[self.merge]
         values: dict[str, Any] = {
@@ -135,6 +153,8 @@ class Experiment:
             for name, default in defaults.items()
             if name in takes and getattr(self, name) is None
         }
+        if "servers" in takes:
+            values |= self._resolved_servers(ranks)
         if self.delay == "auto":
             values.pop("tau", None)  # follows from the delay, see tuning
         epochs = self.epochs or 10
@@ -143,6 +163,36 @@ class Experiment:
         if self.model == "mlp" and self.hidden is None:
             values["hidden"] = (64,)
         return replace(self, **values, steps=steps, evaluate_every=every, ranks=ranks)
+
+    def _resolved_servers(self, ranks: int) -> dict[str, Any]:
+        """Servers and what follows from the number of workers; UsageError if that is too small."""
+        servers, colocated = self.servers or 1, bool(self.colocated)
+        workers = ranks if colocated else ranks - servers
+        if workers < 1 or servers > ranks:
+            fits = "at most one server a rank" if colocated else "leave a rank for a worker"
+            raise UsageError("--servers", servers, f"{fits}; there are {ranks} ranks")
+        if "backups" in OPTIONS[self.algorithm]:
+            backups = 1 if self.backups is None else self.backups
+            if backups >= workers:
+                raise UsageError("--backups", backups, f"fewer than the workers, {workers}")
+        if (self.group or 1) > workers:
+            raise UsageError("--group", self.group, f"at most the workers, {workers}")
+        named = {"servers": servers, "colocated": colocated, "requeue": bool(self.requeue)}
+        if "group" in OPTIONS[self.algorithm]:
+            named["group"] = self.group or workers
+        return named
+
+    @property
+    def workers(self) -> int:
+        """Ranks that compute gradients; of a resolved experiment."""
+        if "servers" not in OPTIONS[self.algorithm] or self.colocated:
+            return self.ranks
+        return self.ranks - (self.servers or 1)
+
+    @property
+    def step_workers(self) -> int:
+        """Workers whose gradients make a step: all but backups."""
+        return self.workers - (self.backups or 0)
 
     def config(self) -> dict[str, Any]:
         """Plain values, as the result file keeps them."""

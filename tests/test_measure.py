@@ -127,8 +127,8 @@ def test_overlap_of_synthetic_cases(share, compute):
 def test_no_more_can_be_hidden_than_there_is_work():
     found = overlap(*synthetic(1.0, 0.25, 1.0))
     assert found.hidden == pytest.approx(0.25)
-    assert found.osu_percent == pytest.approx(25)
-    assert found.imb_percent == pytest.approx(100)  # all that could be
+    assert found.osu_overlap_percent == pytest.approx(25)
+    assert found.imb_overlap_percent == pytest.approx(100)  # all that could be
 
 
 def test_work_that_is_slowed_down_shows_as_dilation_not_as_exposed():
@@ -137,8 +137,8 @@ def test_work_that_is_slowed_down_shows_as_dilation_not_as_exposed():
 
 
 def test_a_communication_that_makes_all_slower_is_no_overlap():
-    assert overlap(1.0, 1.0, 3.0, 1.5).imb_percent == 0
-    assert overlap(1.0, 1.0, 3.0, 1.5).osu_percent == pytest.approx(-100)
+    assert overlap(1.0, 1.0, 3.0, 1.5).imb_overlap_percent == 0
+    assert overlap(1.0, 1.0, 3.0, 1.5).osu_overlap_percent == pytest.approx(-100)
     assert overlap(1.0, 1.0, 3.0, 1.5).hidden == pytest.approx(-0.5)
 
 

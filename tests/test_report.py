@@ -43,7 +43,8 @@ def made(path, ranks=2, step_s=1.0, steps=8, complete=True, virtual=False, machi
         for step in (steps // 2, steps) if evaluated else ():
             store.evaluation(
                 step=step, time_s=step * step_s, loss=1 / step, accuracy=step / 10,
-                samples_computed=step * 10 * ranks, samples_used=step * 10 * ranks,
+                samples_computed=step * config["batch"] * ranks,
+                samples_used=step * config["batch"] * ranks,
             )  # fmt: skip
         if complete:
             store.complete({})
@@ -155,11 +156,11 @@ def test_strong_scaling_keeps_the_global_batch_and_gives_karp_flatt(tmp_path):
         made(tmp_path / f"{ranks}.h5", ranks=ranks, step_s=time, scaling="strong",
              batch=40 // ranks)  # fmt: skip
     made(tmp_path / "other.h5", ranks=8, scaling="strong", batch=40)  # not of this curve
-    rows = scaling([n for n in collect(find([str(tmp_path)]))[0]])
+    rows = scaling(collect(find([str(tmp_path)]))[0])
     assert [r["ranks"] for r in rows] == [1, 2, 4]
-    # `made` gives samples_used = 10 a step and rank, whatever the batch: undo it.
-    speedups = [r["speedup"] / r["ranks"] for r in rows]
+    speedups = [r["speedup"] for r in rows]
     assert speedups == pytest.approx([1, 1 / 0.625, 1 / 0.4375])
+    assert [r["karp_flatt"] for r in rows] == [None, pytest.approx(serial), pytest.approx(serial)]
     for ranks, speedup in zip((2, 4), speedups[1:], strict=True):
         assert karp_flatt(speedup, ranks) == pytest.approx(serial)
     assert karp_flatt(1.0, 1) is None

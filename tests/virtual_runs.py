@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from allreduce.algorithms import build
 from mpisgd.data import Dataset
 from mpisgd.experiment import Experiment
-from mpisgd.train import algorithm_run, build_worker, load, resolve_for
+from mpisgd.train import algorithm_run, load, resolve_for
 from mpisgd.worker import Worker
 from mpisgd.worlds.clock import Clock
-from mpisgd.worlds.instant import InstantCluster
+from mpisgd.worlds.virtual import world
 
 Algorithm = Callable[[Worker], Generator[None, None, None]]
 
@@ -51,7 +50,7 @@ def prepare(
     experiment: Experiment,
     ranks: int,
     dataset: Dataset | None = None,
-    step_time: Callable[[int, int], float] = lambda rank, step: 1e-3,
+    step_time: Callable[[int, int], float] | None = None,
     **changes: Any,
 ) -> tuple[Clock, Finished]:
     """The clock and the workers on it, nothing run yet. `changes`: fields of the experiment."""
@@ -60,9 +59,9 @@ def prepare(
     dataset = load(experiment) if dataset is None else dataset
     experiment = resolve_for(experiment, dataset, ranks)
     rows = [Rows() for _ in range(ranks)]
-    schedule = build(experiment.allreduce, ranks)
-    clock = Clock(ranks, InstantCluster(ranks), schedule, rows, step_time)
-    workers = [build_worker(experiment, dataset, site) for site in clock.sites]
+    clock, workers = world(experiment, dataset, rows)
+    if step_time is not None:
+        clock.step_time = step_time
     return clock, Finished(experiment, workers, rows)
 
 

@@ -1,8 +1,11 @@
 """The algorithms, each a generator of a dozen lines that reads like its paper.
 
-`ALGORITHMS`: name -> function. `OPTIONS`: the fields of an Experiment that a function takes.
+`ALGORITHMS`: name -> function, for those that average over all ranks. Those with parameter servers
+are rows of policies.POLICIES. `OPTIONS`: the fields of an Experiment that each takes.
 Adding one = one function and one row in each.
 """
+
+from mpisgd.algorithms.policies import POLICIES
 
 ALGORITHMS = {
     "minibatch": "mpisgd.algorithms.averaging:minibatch",
@@ -10,8 +13,16 @@ ALGORITHMS = {
     "dasgd": "mpisgd.algorithms.averaging:dasgd",
 }
 
+SERVERS = ("servers", "colocated", "requeue")  # what every policy takes beside its own options
+
 OPTIONS: dict[str, tuple[str, ...]] = {
     "minibatch": (),
     "local": ("tau",),
     "dasgd": ("tau", "delay", "xi", "merge"),
+    "async": (*SERVERS, "staleness_rate"),
+    "backup": (*SERVERS, "backups", "stale"),
+    "softsync": (*SERVERS, "group", "staleness_rate"),
+    "timeout": (*SERVERS, "timeout_s", "stale"),
 }
+
+NAMES = (*ALGORITHMS, *POLICIES)

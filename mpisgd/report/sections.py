@@ -20,9 +20,9 @@ RUNS = (
     Column("samples_per_s"), Column("compute_share", ".1%"), Column("update_share", ".1%"),
     Column("poll_share", ".1%"), Column("wait_share", ".1%"),
     Column("other_share", ".1%"), Column("loss"),
-    Column("accuracy", ".4f"), Column("ema_accuracy", ".4f"), Column("effective_steps", ".6g"),
-    Column("step_s"), Column("effective_step_s"), Column("time_s"), Column("clock"),
-    Column("state"),
+    Column("accuracy", ".4f"), Column("ema_accuracy", ".4f"),
+    Column("effective_steps", ".6g"), Column("step_s"), Column("effective_step_s"),
+    Column("time_s"), Column("clock"), Column("state"),
 )  # fmt: skip
 TARGETS = tuple(
     Column(key) for key in ("file", "algorithm", "ranks", "target", "reached",
@@ -37,8 +37,8 @@ SCALING = (
 UNITS = {
     "steps_per_s": "1/s", "samples_per_s": "1/s", "step_s": "s", "effective_step_s": "s",
     "time_s": "s", "effective_steps": "steps", "loss": "1", "accuracy": "1", "ema_accuracy": "1",
-    "compute_share": "1", "update_share": "1", "poll_share": "1", "wait_share": "1", "other_share": "1",
-    "speedup": "1", "efficiency": "1", "karp_flatt": "1", "median_s": "s", "p10_s": "s",
+    "compute_share": "1", "update_share": "1", "poll_share": "1", "wait_share": "1",
+    "other_share": "1", "speedup": "1", "efficiency": "1", "karp_flatt": "1", "median_s": "s", "p10_s": "s",
     "p90_s": "s", "algbw_GBps": "GB/s", "busbw_GBps": "GB/s", "wrong": "1",
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ checksummed copy and renames it: at no moment is there a target that is not whol
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -267,10 +268,13 @@ class Writer:
         if inode != self._inode:
             raise StoreError(f"{self.partial}: has vanished or was replaced while being written")
         needed = self._file.id.get_filesize() + self._growth()
-        if needed > self._reserved:
+        if needed > self._reserved and hasattr(os, "posix_fallocate"):
             descriptor = os.open(self.partial, os.O_RDWR)
             try:
                 os.posix_fallocate(descriptor, 0, needed + RESERVE)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # it cannot be asked
+                    raise
             finally:
                 os.close(descriptor)
             self._reserved = needed + RESERVE

@@ -189,7 +189,7 @@ def check_mismatches_are_one_error_on_every_rank() -> None:
     }
     for what, changed in cases.items() if SIZE > 1 else ():
         call: dict[str, Any] = {"count": 8, "dtype": np.float64, "name": "butterfly"}
-        call |= changed if RANK == SIZE - 1 else {}
+        call |= dict(changed) if RANK == SIZE - 1 else {}
         data = np.ones(call.pop("count"), call.pop("dtype"))
         with Plan(COMM, build(call.pop("name"), SIZE), data, **call) as one:
             one.start()

@@ -1,0 +1,101 @@
+"""What one message costs: the measurements that a network model is calibrated with."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from allreduce.errors import Stalled
+from allreduce.plan import LOOKS_PER_CLOCK, SPINS
+
+EAGER_SIZES = tuple(1 << k for k in range(10, 23))  # bytes tried for the eager limit
+SILENCE = 0.02  # s a receiver makes no call to MPI, to see whether a send leaves without it
+WARM_UP = 5
+TAG = 31000
+
+
+class Trips(NamedTuple):
+    """Seconds of each repetition: half a round trip, and this rank's call that starts a send."""
+
+    half_s: list[float]
+    call_s: list[float]
+
+
+def ping_pong(
+    comm: Any, peer: int, first: bool, nbytes: int, repetitions: int, deadline: float = 60.0
+) -> Trips:
+    """`nbytes` to `peer` and back, on both of the two ranks; the `first` sends first.
+
+    Stalled if the peer does not answer within `deadline` seconds.
+    """
+    buffer = np.zeros(nbytes, np.uint8)
+    send, receive = comm.Send_init(buffer, peer, TAG), comm.Recv_init(buffer, peer, TAG)
+    trips = Trips([], [])
+    for repetition in range(-WARM_UP, repetitions):
+        began = time.perf_counter()
+        for request in (send, receive) if first else (receive, send):
+            starting = time.perf_counter()
+            request.Start()
+            if request is send:
+                call_s = time.perf_counter() - starting
+            _until(request.Test, peer, deadline)
+        if repetition >= 0:
+            trips.half_s.append((time.perf_counter() - began) / 2)
+            trips.call_s.append(call_s)
+    send.Free()
+    receive.Free()
+    return trips
+
+
+def eager_limit(comm: Any, peer: int, first: bool, deadline: float = 60.0) -> int:
+    """The bytes up to which a send of the `first` rank completes while `peer` makes no call.
+
+    0 if none of EAGER_SIZES does. Called on both ranks; only the `first` learns it.
+    """
+    limit = 0
+    for nbytes in EAGER_SIZES:
+        buffer, answer = np.zeros(nbytes, np.uint8), np.zeros(1, np.uint8)
+        if first:
+            request = comm.Isend(buffer, peer, TAG + 1)
+            silent = time.perf_counter() + SILENCE / 2
+            left = False
+            while not left and time.perf_counter() < silent:
+                left = bool(request.Test())
+            if left and limit in (0, nbytes // 2):
+                limit = nbytes
+            if not left:
+                _until(request.Test, peer, deadline)
+            _until(comm.Irecv(answer, peer, TAG + 2).Test, peer, deadline)
+        else:
+            time.sleep(SILENCE)
+            _until(comm.Irecv(buffer, peer, TAG + 1).Test, peer, deadline)
+            _until(comm.Isend(answer, peer, TAG + 2).Test, peer, deadline)
+    return limit
+
+
+def look_seconds(comm: Any, repetitions: int) -> list[float]:
+    """Seconds of one test of a message that never comes, `repetitions` times."""
+    request = comm.Recv_init(np.zeros(1, np.uint8), comm.Get_rank(), TAG + 3)
+    request.Start()
+    seconds = []
+    for _ in range(repetitions):
+        began = time.perf_counter()
+        request.Test()
+        seconds.append(time.perf_counter() - began)
+    request.Cancel()
+    request.Wait()
+    request.Free()
+    return seconds
+
+
+def _until(ready: Callable[[], bool], peer: int, deadline: float) -> None:
+    """Look until `ready()`, without a sleep: it would show in the seconds."""
+    looks, began = 0, time.monotonic()
+    while not ready():
+        looks += 1
+        if looks > SPINS:
+            os.sched_yield()
+            if not looks % LOOKS_PER_CLOCK and time.monotonic() - began > deadline:
+                raise Stalled(f"rank {peer} has not answered a single message for {deadline} s")

@@ -1,0 +1,56 @@
+"""When a parameter server updates: the policies of Chen et al. 2016 (arXiv 1604.00981) as rows.
+
+`POLICIES`: name -> function of the number of workers and of the experiment's options. Adding one =
+one function, one row, and its options in algorithms.OPTIONS. Options are taken to be checked.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What one server loop needs to know; see servers.serve.
+
+    group: gradients an update waits for; step: used gradients that count as one step, so that
+    equally many samples make equally many steps; stale: whether gradients of older versions are
+    used, or dropped; timeout_s: seconds after its first gradient when an update waits no longer;
+    by_staleness: whether a gradient counts 1 / max(1, staleness); abandon: whether workers are
+    told at once that what they compute is out of date.
+    """
+
+    group: int
+    step: int
+    stale: bool = False
+    timeout_s: float | None = None
+    by_staleness: bool = False
+    abandon: bool = False
+
+
+POLICIES = {
+    "async": "mpisgd.algorithms.policies:asynchronous",
+    "backup": "mpisgd.algorithms.policies:backup",
+    "softsync": "mpisgd.algorithms.policies:softsync",
+    "timeout": "mpisgd.algorithms.policies:timeout",
+}
+
+
+def asynchronous(workers: int, staleness_rate: bool) -> Policy:
+    """Async-Opt (Algorithms 1, 2): every gradient is an update, however stale."""
+    return Policy(1, workers, stale=True, by_staleness=staleness_rate)
+
+
+def backup(workers: int, backups: int, stale: str) -> Policy:
+    """Sync-Opt (Algorithms 3, 4): the first N of N + b gradients of this version, b dropped."""
+    needed = workers - backups
+    return Policy(needed, needed, abandon=stale == "abandon")
+
+
+def softsync(workers: int, group: int, staleness_rate: bool) -> Policy:
+    """Any `group` gradients, stale ones included (Zhang et al. 2016): c = 1 is async, c = N sync."""
+    return Policy(group, workers, stale=True, by_staleness=staleness_rate)
+
+
+def timeout(workers: int, timeout_s: float, stale: str) -> Policy:
+    """All N gradients of this version, or those that came within a time of the first (Section 5 of
+    the paper leaves it to the future). The mean is over those that came."""
+    return Policy(workers, workers, timeout_s=timeout_s, abandon=stale == "abandon")

@@ -1,0 +1,1 @@
+"""`mpisgd bench`: measurements of all-reduces, alone and beside work."""

@@ -1,0 +1,175 @@
+"""What is timed: all-reduces of our own, the library's, and what else its parts could do."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from allreduce import arrays, measure
+from allreduce.algorithms import build
+from allreduce.native import NATIVE, Native, cuda_aware
+from allreduce.plan import Plan
+from allreduce.schedule import bounds
+from mpisgd.errors import MissingExtra
+
+Call = Callable[[], object]
+
+
+class Operation(NamedTuple):
+    """One all-reduce, made ready: each `run` is one call; `close` gives its requests back."""
+
+    run: Call
+    close: Call
+
+
+class Vectors:
+    """What is reduced, and where the sum goes: the same array when it is in place."""
+
+    def __init__(self, backend: str, count: int, dtype: np.dtype, in_place: bool):
+        self.module = module_of(backend)
+        self.source = self.module.zeros(count, dtype)
+        self.source[...] = 0  # now the pages are there
+        self.result = self.source if in_place else self.module.zeros(count, dtype)
+        self.result[...] = 0
+
+    @property
+    def in_place(self) -> bool:
+        return self.result is self.source
+
+    def count_wrong(self, comm: Any, run: Call, deadline: float) -> int:
+        """How many elements `run` gets wrong, on all ranks together; zeros are left behind."""
+        rank, size = comm.Get_rank(), comm.Get_size()
+        count, dtype, wrong = self.source.size, np.dtype(self.source.dtype), 0
+        for trial in range(measure.trials(size, dtype)):
+            given = measure.pattern(rank, size, count, dtype, trial)
+            self.source[...] = self.module.asarray(given)
+            run()
+            wrong += measure.wrong(self._host(self.result), size, trial)
+            if not self.in_place:  # then the input must not change
+                wrong += int(np.count_nonzero(self._host(self.source) != given))
+        self.source[...] = 0
+        return int(measure.gather(comm, [wrong], deadline).sum())
+
+    def _host(self, vector: Any) -> np.ndarray:
+        return vector if self.module is np else vector.get()
+
+
+def module_of(backend: str) -> Any:
+    """NumPy, or CuPy; MissingExtra where that is not installed."""
+    try:
+        return import_module(backend)
+    except ImportError:
+        raise MissingExtra("CuPy", f"--backend {backend}", "cuda12") from None
+
+
+def operation(
+    comm: Any,
+    name: str,
+    vectors: Vectors,
+    *,
+    chunks: int = 1,
+    nodes: Sequence[int] | None = None,
+    deadline: float = 60.0,
+) -> Operation:
+    """The all-reduce `name`. The library's run bare on host memory, as any program calls them."""
+    source, result = vectors.source, vectors.result
+    if name in MOCK_UPS:
+        return Operation(MOCK_UPS[name](comm, source, result), _nothing)
+    if name in NATIVE and isinstance(source, np.ndarray):
+        return _BARE[name](comm, source, result)
+    made = flight(comm, name, vectors, chunks=chunks, nodes=nodes, deadline=deadline)
+    start, wait = made.start, made.wait
+
+    def run() -> None:
+        start()
+        wait()
+
+    return Operation(run, made.close)
+
+
+def flight(
+    comm: Any,
+    name: str,
+    vectors: Vectors,
+    *,
+    chunks: int = 1,
+    nodes: Sequence[int] | None = None,
+    deadline: float = 60.0,
+) -> Any:
+    """The all-reduce `name` with the methods of a Plan."""
+    options: dict[str, Any] = {"chunks": chunks, "deadline": deadline}
+    if not isinstance(vectors.source, np.ndarray):
+        options["cuda_aware"] = cuda_aware()
+    result = None if vectors.in_place else vectors.result
+    if name in NATIVE:
+        return Native(comm, name, vectors.source, result, **options)
+    return Plan(comm, build(name, comm.Get_size(), nodes), vectors.source, result, **options)
+
+
+def _nothing() -> None:
+    """There is nothing to give back."""
+
+
+def _given(source: Any, result: Any) -> Any:
+    from mpi4py import MPI
+
+    return MPI.IN_PLACE if source is result else source
+
+
+def _blocking(comm: Any, source: Any, result: Any) -> Operation:
+    return Operation(partial(comm.Allreduce, _given(source, result), result), _nothing)
+
+
+def _nonblocking(comm: Any, source: Any, result: Any) -> Operation:
+    given, begin = _given(source, result), comm.Iallreduce
+    return Operation(lambda: begin(given, result).Wait(), _nothing)
+
+
+def _persistent(comm: Any, source: Any, result: Any) -> Operation:
+    request = comm.Allreduce_init(_given(source, result), result)
+    start, wait = request.Start, request.Wait
+
+    def run() -> None:
+        start()
+        wait()
+
+    return Operation(run, request.Free)
+
+
+_BARE = {"mpi": _blocking, "mpi-nonblocking": _nonblocking, "mpi-persistent": _persistent}
+
+
+def _reduce_broadcast(comm: Any, source: Any, result: Any) -> Call:
+    """MPI_Reduce to rank 0, then MPI_Bcast."""
+    given, taken = _given(source, result), result
+    if comm.Get_rank() > 0:
+        given, taken = source, None
+
+    def run() -> None:
+        comm.Reduce(given, taken)
+        comm.Bcast(result)
+
+    return run
+
+
+def _reduce_scatter_allgather(comm: Any, source: Any, result: Any) -> Call:
+    """MPI_Reduce_scatter, then MPI_Allgatherv, through a buffer of this rank's share."""
+    edges = bounds(result.size, comm.Get_size())
+    counts = np.diff(edges).tolist()
+    own = arrays.of(result).empty(counts[comm.Get_rank()], np.dtype(result.dtype))
+
+    def run() -> None:
+        comm.Reduce_scatter(source, own, counts)
+        comm.Allgatherv(own, (result, counts))
+
+    return run
+
+
+MOCK_UPS = {
+    "mpi-reduce-bcast": _reduce_broadcast,
+    "mpi-reduce-scatter-allgather": _reduce_scatter_allgather,
+}
+"""What the library's all-reduce must not lose to, or its tuning is bad: then to beat it is
+nothing. Hunold, Carpen-Amarie 2018 (performance guidelines)."""

@@ -1,0 +1,68 @@
+"""The options that both benchmarks read alike."""
+
+import argparse
+
+import numpy as np
+
+from allreduce.algorithms import build
+from allreduce.errors import ScheduleError
+from allreduce.measure import Rule
+from mpisgd.errors import UsageError
+from mpisgd.options import duration, number, whole, wholes
+from mpisgd.sizes import parse_sizes
+
+LONGEST_S = 30 * 86400.0
+
+
+def rule(arguments: argparse.Namespace) -> Rule:
+    """When there are enough repetitions. UsageError."""
+    minimum = whole(1, 10**6).read("--min-repetitions", arguments.min_repetitions)
+    return Rule(
+        minimum,
+        whole(minimum, 10**6).read("--max-repetitions", arguments.max_repetitions),
+        duration().read("--time-budget", arguments.time_budget),
+        number(0, 1).read("--tolerance", arguments.tolerance),
+    )
+
+
+def deadline(arguments: argparse.Namespace) -> float:
+    """Seconds without progress until the benchmark gives up. UsageError."""
+    return duration(0.01).read("--deadline", arguments.deadline)
+
+
+def seed(arguments: argparse.Namespace) -> int:
+    """Of the order of cases. UsageError."""
+    return whole(0).read("--seed", arguments.seed)
+
+
+def algorithms(text: str, library: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
+    """Names with commas; `all` means `default`. `library`: what may be named beside schedules."""
+    names = dict.fromkeys(
+        name for part in text.split(",") for name in (default if part == "all" else (part,))
+    )
+    for name in names:
+        if name not in library:
+            try:
+                build(name, 1)
+            except ScheduleError as mistake:
+                allowed = f"{mistake}, {', '.join(library)}"
+                raise UsageError("--algorithms", text, allowed) from None
+    return tuple(names)
+
+
+def counts(text: str, dtype: np.dtype) -> tuple[int, ...]:
+    """Sizes in bytes, each a whole number of elements. UsageError."""
+    sizes = parse_sizes(text, "--sizes")
+    for size in sizes:
+        if size % dtype.itemsize:
+            allowed = f"not a whole number of {dtype.name} ({dtype.itemsize} B each)"
+            raise UsageError("--sizes", text, f"{size} B is {allowed}")
+    return tuple(sizes)
+
+
+def chunks(text: str) -> tuple[int, ...]:
+    """In how many messages a transfer is cut. UsageError."""
+    found = wholes(1).read("--chunks", text)
+    if not found or max(found) > 256:
+        raise UsageError("--chunks", text, "whole numbers in 1..256 with commas, such as 1,4")
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,235 @@
+"""`mpisgd calibrate`: measure a network and a step, into a file for simulate, predict, --virtual.
+
+Point to point only: nothing here runs an all-reduce. Latency and bandwidth come from half round
+trips between rank 0 and the first rank of another host, and the first of its own host; overhead is
+what the call that starts a send takes; a sum is NumPy's; a look is a test of a message that does
+not come.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from allreduce.measure import gather, median_interval
+from allreduce.network import Network
+from allreduce.point_to_point import eager_limit, look_seconds, ping_pong
+from mpisgd import tables
+from mpisgd.errors import UsageError
+from mpisgd.experiment import Experiment, from_arguments
+from mpisgd.experiment import add_arguments as add_options
+from mpisgd.options import whole, wholes
+
+SMALL, LARGE = 4, 4 << 20  # bytes of the messages that give latency and bandwidth
+SUM_BYTES = 1 << 20
+COLUMNS = ("quantity", "value", "unit", "ci_low", "ci_high", "repetitions")
+UNITS = {"latency_s": "s", "bandwidth_Bps": "B/s", "overhead_s": "s", "look_s": "s",
+         "sum_s_per_B": "s/B", "eager_limit_B": "B", "node_latency_s": "s",
+         "node_bandwidth_Bps": "B/s"}  # fmt: skip
+INSIDE = ("latency_s", "bandwidth_Bps")
+
+
+class Measured(NamedTuple):
+    """A median with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    repetitions: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> "Measured":
+        return cls(statistics.median(samples), *median_interval(samples), len(samples))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `mpisgd calibrate`, and those of the step that it times."""
+    add_options(parser)
+    parser.add_argument("--output", metavar="FILE.toml", help="the network file to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
+    parser.add_argument("--repetitions", default="30", metavar="N", help="of each message [30]")
+    parser.add_argument("--batches", default="8,16,32,64", help="local batches to time a step at")
+    parser.add_argument("--blas-threads", metavar="N", help="BLAS threads of each rank [1]")
+    parser.add_argument("--format", choices=tables.FORMATS, default="table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure on all ranks; rank 0 prints and writes."""
+    from mpisgd import launch
+
+    try:
+        repetitions = whole(6, 100000).read("--repetitions", arguments.repetitions)
+        batches = wholes(1).read("--batches", arguments.batches)
+        experiment = from_arguments(arguments)
+        if arguments.output is not None:
+            _check_output(Path(arguments.output), arguments.overwrite)
+    except UsageError:
+        if launch.speaks():
+            raise
+        return 2
+    comm = launch.world()
+    work = partial(_calibrate, comm, experiment, repetitions, batches, arguments)
+    return launch.guarded(comm, work)
+
+
+def _check_output(path: Path, overwrite: bool) -> None:
+    if path.suffix != ".toml":
+        raise UsageError("--output", str(path), "a name that ends in .toml")
+    if path.exists() and not overwrite:
+        raise UsageError("--output", str(path), "exists; pass --overwrite or choose another name")
+    if not path.parent.is_dir():
+        raise UsageError("--output", str(path), "there is no such folder")
+
+
+def _calibrate(
+    comm: Any,
+    experiment: Experiment,
+    repetitions: int,
+    batches: tuple[int, ...],
+    arguments: argparse.Namespace,
+) -> int:
+    from mpisgd import launch
+    from mpisgd.environment import environment
+
+    rank, size = comm.Get_rank(), comm.Get_size()
+    hosts = launch.texts(comm, environment()["host"], experiment.deadline_s)
+    found = _messages(comm, hosts, repetitions, experiment.deadline_s)
+    found |= _alone(comm, np.dtype(experiment.dtype), repetitions)
+    own = [_step_seconds(experiment, batch, rank, size, repetitions) for batch in batches]
+    slowest = gather(comm, np.array(own).ravel(), experiment.deadline_s).max(axis=0)
+    if rank == 0:
+        per_batch = slowest.reshape(len(batches), repetitions)
+        steps = {b: Measured.of(row.tolist()) for b, row in zip(batches, per_batch, strict=True)}
+        print(tables.render(COLUMNS, _rows(found, steps), arguments.format))
+        if arguments.output is not None:
+            path = Path(arguments.output)
+            text = _network(path.stem, found, hosts).toml() + _notes(
+                found, steps, experiment, hosts
+            )
+            path.write_text(text, encoding="utf-8")
+    return 0
+
+
+def _messages(
+    comm: Any, hosts: list[str], repetitions: int, deadline: float
+) -> dict[str, Measured]:
+    """What messages from rank 0 cost, to another host and inside its own; on rank 0."""
+    found: dict[str, Measured] = {}
+    near = next((r for r, host in enumerate(hosts) if r and host == hosts[0]), None)
+    away = next((r for r, host in enumerate(hosts) if host != hosts[0]), None)
+    pairs = [("", away), ("node_", near)] if away is not None else [("", near)]
+    for prefix, other in pairs:
+        if other is not None and comm.Get_rank() in (0, other):
+            found |= _pair(comm, other, prefix, repetitions, deadline)
+        gather(comm, [0.0], deadline)  # the others wait for the pair
+    return found
+
+
+def _pair(
+    comm: Any, other: int, prefix: str, repetitions: int, deadline: float
+) -> dict[str, Measured]:
+    first = comm.Get_rank() == 0
+    peer = other if first else 0
+    small = ping_pong(comm, peer, first, SMALL, repetitions, deadline)
+    large = ping_pong(comm, peer, first, LARGE, repetitions, deadline)
+    limit = float(eager_limit(comm, peer, first, deadline))
+    half = statistics.median(small.half_s)
+    overhead = Measured.of([min(seconds, half / 2) for seconds in small.call_s])
+    latency = [max(0.0, seconds - 2 * overhead.value) for seconds in small.half_s]
+    speeds = [(LARGE - SMALL) / max(seconds - half, 1e-9) for seconds in large.half_s]
+    found = {
+        f"{prefix}latency_s": Measured.of(latency),
+        f"{prefix}bandwidth_Bps": Measured.of(speeds),
+    }
+    if not prefix:
+        found |= {"overhead_s": overhead, "eager_limit_B": Measured(limit, limit, limit, 1)}
+    return found
+
+
+def _alone(comm: Any, dtype: np.dtype, repetitions: int) -> dict[str, Measured]:
+    """What a rank does by itself: adding what has come, and looking in vain."""
+    count = SUM_BYTES // dtype.itemsize
+    target, other = np.zeros(count, dtype), np.zeros(count, dtype)
+    add = partial(np.add, target, other, out=target)
+    add()
+    sums = [_seconds(add) / SUM_BYTES for _ in range(repetitions)]
+    return {
+        "sum_s_per_B": Measured.of(sums),
+        "look_s": Measured.of(look_seconds(comm, repetitions)),
+    }
+
+
+def _step_seconds(
+    experiment: Experiment, batch: int, rank: int, size: int, repetitions: int
+) -> list[float]:
+    """Seconds of gradient and update at one local batch, nothing in flight."""
+    from mpisgd.train import Place, build_worker, load, resolve_for
+
+    dataset = load(experiment)
+    chosen = resolve_for(replace(experiment, batch=batch), dataset, size)
+    worker = build_worker(chosen, dataset, Place(rank, size))
+    inputs, targets = dataset.batch(worker.sampler.indices(1, rank))
+
+    def step() -> None:
+        worker.model.gradient(worker.parameters, inputs, targets, worker.gradient, lambda s: None)
+        worker.optimiser.step(worker.parameters.flat, worker.gradient.flat, 0.0)
+
+    step()
+    return [_seconds(step) for _ in range(repetitions)]
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _network(name: str, found: dict[str, Measured], hosts: list[str]) -> Network:
+    """The model with the medians; ranks of a host share its way out."""
+    values: dict[str, Any] = {key: measured.value for key, measured in found.items()}
+    per_node = max(hosts.count(host) for host in hosts)
+    if len(set(hosts)) == 1:  # all that was measured is inside the host
+        values |= {f"node_{key}": values[key] for key in INSIDE if key in values}
+    if per_node > 1 and len(set(hosts)) > 1:
+        values["uplink_Bps"] = values["bandwidth_Bps"]
+    return Network(name, ranks_per_node=per_node, **values)
+
+
+def _rows(found: dict[str, Measured], steps: dict[int, Measured]) -> list[dict[str, Any]]:
+    rows = [
+        {"quantity": key, "unit": UNITS[key], **_values(measured)}
+        for key, measured in found.items()
+    ]
+    for batch, measured in steps.items():
+        rows.append({"quantity": f"step at batch {batch}", "unit": "s", **_values(measured)})
+        value, low, high, repetitions = measured
+        speed = Measured(batch / value, batch / high, batch / low, repetitions)
+        rows.append({"quantity": f"speed at batch {batch}", "unit": "samples/s", **_values(speed)})
+    return rows
+
+
+def _values(measured: Measured) -> dict[str, float]:
+    value, low, high, repetitions = measured
+    return {"value": value, "ci_low": low, "ci_high": high, "repetitions": repetitions}
+
+
+def _notes(
+    found: dict[str, Measured], steps: dict[int, Measured], experiment: Experiment, hosts: list[str]
+) -> str:
+    """The table [calibration]: intervals and step times, which a network file may carry."""
+    lines = ["", "[calibration]", f'created_utc = "{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"']
+    lines.append(f"ranks = {len(hosts)}")
+    lines.append(f"hosts = {len(set(hosts))}")
+    lines.append(f'model = "{experiment.model}"')
+    lines.append(f"batches = {list(steps)}")
+    lines.append(f"step_s = {[measured.value for measured in steps.values()]}")
+    for key, measured in found.items():
+        lines.append(f"{key}_interval = [{measured.low!r}, {measured.high!r}]")
+    return "\n".join(lines) + "\n"
