@@ -96,6 +96,10 @@ def guarded(comm: Any, main: Callable[[], int]) -> int:
         if comm.Get_rank() == 0:
             print(f"mpisgd: {failure}; stopped before the next merge", file=sys.stderr)
         return NOT_FINITE
+    except BrokenPipeError:
+        if comm.Get_size() > 1:  # nobody reads rank 0 any more: no reason to give
+            comm.Abort(LEFT_EARLY)
+        raise
     except BaseException as failure:
         _abort(comm, failure)
 

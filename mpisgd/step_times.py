@@ -1,0 +1,54 @@
+"""Where a step's seconds come from when they are not a plain duration.
+
+`NET@DEVICE`, such as `resnet50-cifar@titanx`: PALEO's layer model at the local batch. `FILE.toml`:
+the times that `mpisgd calibrate` measured, between its batches by a straight line, above them at the
+speed of the largest, below them in the time of the smallest.
+"""
+
+import tomllib
+from pathlib import Path
+
+from mpisgd.errors import UsageError
+
+PLACE = "--step-time"
+ALLOWED = "a time such as 20ms, NET@DEVICE such as resnet50@titanx, or a file of mpisgd calibrate"
+
+
+def is_model(value: object) -> bool:
+    """Whether `value` names a model rather than a duration."""
+    return isinstance(value, str) and ("@" in value or value.endswith(".toml"))
+
+
+def seconds(text: str, batch: int) -> float:
+    """Seconds of a step with `batch` samples. UsageError for what cannot be read or found."""
+    if text.endswith(".toml"):
+        return _calibrated(Path(text), batch)
+    net, _, device = text.partition("@")
+    return _predicted(net, device, batch)
+
+
+def _predicted(net: str, device: str, batch: int) -> float:
+    from mpisgd.predict import devices, nets, paleo
+
+    if net not in nets.NETS:
+        raise UsageError(PLACE, f"{net}@{device}", f"nets are {', '.join(nets.NETS)}")
+    return paleo.step_time(nets.layers(net), devices.find(device, PLACE), batch).step_s
+
+
+def _calibrated(path: Path, batch: int) -> float:
+    import numpy as np
+
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))["calibration"]
+        batches = np.array(table["batches"], float)
+        times = np.array(table["step_s"], float)
+        usable = batches.shape == times.shape and batches.size and (times > 0).all()
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(PLACE, str(path), f"cannot be read: {error}") from None
+    except (KeyError, TypeError, ValueError):
+        usable = False
+    if not usable or not (batches > 0).all():
+        raise UsageError(PLACE, str(path), "a file of mpisgd calibrate, with batches and step_s")
+    order = np.argsort(batches)
+    batches, times = batches[order], times[order]
+    return float(np.interp(batch, batches, times)) * max(1.0, batch / float(batches[-1]))
