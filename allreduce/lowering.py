@@ -65,7 +65,7 @@ class _DirectMessages:
             if receive.reduce:
                 landing = self.scratch[used : used + self._count(receive)]
                 used += self._count(receive)
-                operations.append(partial(self.memory.add, where, landing))
+                operations.append(self._addition(where, landing))
             self._request(requests, peers, step.round, receive, landing, "receive from")
         for send in step.sends:
             self._request(requests, peers, step.round, send, self._span(send), "send to")
@@ -74,6 +74,12 @@ class _DirectMessages:
         if self.memory is HOST:
             return [Exchange(requests, peers, operations)]
         return [Exchange(requests, peers), Work(self.memory, operations)]
+
+    def _addition(self, where: Any, landing: Any) -> Callable[[], None]:
+        """Add what has landed."""
+        if self.memory is HOST:  # straight to NumPy: that is 0.3 us less
+            return partial(np.add, where, landing, where)
+        return partial(self.memory.add, where, landing)
 
     def _incoming(self, step: Step) -> list[Message]:
         """The messages of a step that need scratch."""

@@ -35,13 +35,17 @@ class Exchange:
         for start in self._starts:
             start()
 
-    def done(self) -> bool:
+    def done(self, patience: int = 0) -> bool:
+        """Whether all came, and what follows is done; `patience`: looks that may be in vain."""
         tests, came, count = self._tests, self._came, self._count
         while came < count:
-            if not tests[came]():
+            if tests[came]():
+                came += 1
+            elif patience:
+                patience -= 1
+            else:
                 self._came = came
                 return False
-            came += 1
         self._came = came
         for operation in self.operations:
             operation()
@@ -76,7 +80,7 @@ class Work:
             operation()
         self._poll = self.memory.fence()
 
-    def done(self) -> bool:
+    def done(self, patience: int = 0) -> bool:
         return self._poll is None or self._poll()
 
     def pending(self) -> list[Peer]:
@@ -95,7 +99,7 @@ class Check:
     def begin(self) -> None:
         """Nothing to begin."""
 
-    def done(self) -> bool:
+    def done(self, patience: int = 0) -> bool:
         self.condition()
         return True
 

@@ -103,24 +103,13 @@ class Plan:
 
     def test(self) -> bool:
         """Move on as far as possible without waiting; whether the result is there."""
-        if self._position == self._end:
-            return True
-        phases, position = self._phases, self._position
-        while phases[position].done():
-            self._looks = 0
-            self._position = position = position + 1
-            if position == self._end:
-                self._arrive()
-                return True
-            phases[position].begin()
-        self._looks += 1
-        if not self._looks % LOOKS_PER_CLOCK:
-            self._check_deadline()
-        return False
+        return self._position == self._end or self._advance(0)
 
     def wait(self) -> Any:
         """The result, once it is there."""
-        wait_until(self.test)
+        # The first looks stay in one tight loop: at a few bytes its speed is that of the plan.
+        if self._position < self._end and not self._advance(SPINS):
+            wait_until(self.test)
         return self.result
 
     def close(self) -> None:
@@ -145,10 +134,22 @@ class Plan:
     ) -> None:
         self.close()
 
-    def _arrive(self) -> None:
-        _in_flight.discard(self)
-        self._phases = self._body  # ranks compare what they were called with only once
-        self._position = self._end = 0
+    def _advance(self, patience: int) -> bool:
+        """Move on until a phase has been looked at in vain that often; whether none is left."""
+        phases, position = self._phases, self._position
+        while phases[position].done(patience):
+            self._looks = 0
+            self._position = position = position + 1
+            if position == self._end:
+                _in_flight.discard(self)
+                self._phases = self._body  # ranks compare what they were called with only once
+                self._position = self._end = 0
+                return True
+            phases[position].begin()
+        self._looks += 1
+        if not self._looks % LOOKS_PER_CLOCK:
+            self._check_deadline()
+        return False
 
     def _compare(self, maxima: dict[str, int], minima: dict[str, int]) -> None:
         """Raises Mismatch; every rank sees the same extremes, hence all raise."""

@@ -41,21 +41,28 @@ def shard_sums(
 
 def row(sums: np.ndarray, worker: "Worker", effective: float, time_s: float) -> dict[str, Any]:
     """One row of /evaluation from the sums over all ranks."""
-    named = dict(zip(SUMS, sums.tolist(), strict=True))
-    samples = named["samples"] or math.nan
     computed = worker.sampler.samples_until(worker.step)
-    values = {
+    counts = {
         "step": worker.step,
         "samples_computed": computed,
         "samples_used": computed,
         "samples_effective": computed * effective,
         "steps_effective": worker.step * effective,
         "time_s": time_s,
+    }
+    return counts | figures(sums, worker.dataset.classes > 0, worker.ema is not None)
+
+
+def figures(sums: np.ndarray, classes: bool, ema: bool) -> dict[str, Any]:
+    """The means in a row of /evaluation. `classes`, `ema`: whether there are any."""
+    named = dict(zip(SUMS, sums.tolist(), strict=True))
+    samples = named["samples"] or math.nan
+    values = {
         "loss": named["loss"] / samples,
-        "accuracy": named["correct"] / samples if worker.dataset.classes else math.nan,
+        "accuracy": named["correct"] / samples if classes else math.nan,
         "train_loss": named["train_loss"] / (named["train_samples"] or math.nan),
     }
-    if worker.ema is not None:
+    if ema:
         values["ema_loss"] = named["ema_loss"] / samples
         values["ema_accuracy"] = named["ema_correct"] / samples
     return values

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from allreduce.algorithms import ALGORITHMS as SCHEDULES_OF
-from mpisgd import options, stragglers
+from mpisgd import options, step_times, stragglers
 from mpisgd.algorithms import NAMES, OPTIONS
 from mpisgd.data import DATASETS
 from mpisgd.errors import UsageError
@@ -21,6 +21,14 @@ ALLREDUCES = (*SCHEDULES_OF, *(f"hierarchical:{inner}" for inner in SCHEDULES_OF
 def _option(default: Any, kind: options.Kind, help: str, flag: str | None = None) -> Any:
     """A field with how it is read, what it means and, where it differs, its flag."""
     return field(default=default, metadata={"kind": kind, "help": help, "flag": flag})
+
+
+def _step_time() -> options.Kind:
+    """Seconds, or the text of a model that gives them once the batch is known."""
+    plain = options.duration()
+    return options.Kind(
+        step_times.ALLOWED, lambda v: v if step_times.is_model(v) else plain.parse(v)
+    )
 
 
 @dataclass(frozen=True)
@@ -81,9 +89,10 @@ class Experiment:
     ema: float | None = _option(None, options.number(0, 1), "decay of averaged parameters")
     dtype: str = _option("float32", options.one_of(("float32", "float64")), "of the parameters")
     seed: int = _option(0, options.whole(0), "of everything random")
-    step_time_s: float | None = _option(
-        None, options.duration(), "pad a step's gradient to this long", "step-time"
+    step_time_s: float | str | None = _option(
+        None, _step_time(), "pad a step's gradient to this long", "step-time"
     )
+    step_time_from: str | None = field(default=None, metadata={})
     straggler: str | None = _option(None, stragglers.kind(), "who is slow, and how")
     evaluate_every: int | None = _option(
         None, options.whole(0), "steps between evaluations, 0: at the end only [an epoch]"
@@ -123,7 +132,9 @@ class Experiment:
             if name in takers and getattr(self, name) is not None and name not in takes:
                 users = ", ".join(a for a in OPTIONS if name in OPTIONS[a])
                 raise UsageError(
-                    f"--{flag(option)}", getattr(self, name), f"{self.algorithm} has none; {users} do"
+                    f"--{flag(option)}",
+                    getattr(self, name),
+                    f"{self.algorithm} has none; {users} do",
                 )
         if self.hidden is not None and self.model != "mlp":
             raise UsageError("--hidden", self.hidden, f"--model {self.model} has no hidden layers")
@@ -141,7 +152,7 @@ class Experiment:
         if "delay" in takes and isinstance(delay, int) and delay > tau:
             raise UsageError("--delay", delay, f"at most --tau, which is {tau}")
 
-    def resolved(self, ranks: int, steps_per_epoch: int) -> "Experiment":
+    def resolved(self, ranks: int, samples: int) -> "Experiment":
         """With every default that depends on the rest, or on the data, filled in."""
         takes = OPTIONS[self.algorithm]
         defaults: dict[str, Any] = {"tau": 4, "delay": 1, "merge": "convex", "xi": 0.25}
@@ -157,12 +168,17 @@ class Experiment:
             values |= self._resolved_servers(ranks)
         if self.delay == "auto":
             values.pop("tau", None)  # follows from the delay, see tuning
+        if self.model == "mlp" and self.hidden is None:
+            values["hidden"] = (64,)
+        resolved = replace(self, **values, ranks=ranks)
+        steps_per_epoch = -(-samples // (resolved.step_workers * self.batch))
         epochs = self.epochs or 10
         steps = self.steps if self.steps is not None else max(1, round(epochs * steps_per_epoch))
         every = self.evaluate_every if self.evaluate_every is not None else steps_per_epoch
-        if self.model == "mlp" and self.hidden is None:
-            values["hidden"] = (64,)
-        return replace(self, **values, steps=steps, evaluate_every=every, ranks=ranks)
+        if isinstance(self.step_time_s, str):
+            values["step_time_from"] = self.step_time_s
+            values["step_time_s"] = step_times.seconds(self.step_time_s, self.batch)
+        return replace(resolved, **values, steps=steps, evaluate_every=every)
 
     def _resolved_servers(self, ranks: int) -> dict[str, Any]:
         """Servers and what follows from the number of workers; UsageError if that is too small."""
@@ -193,6 +209,12 @@ class Experiment:
     def step_workers(self) -> int:
         """Workers whose gradients make a step: all but backups."""
         return self.workers - (self.backups or 0)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """`--step-time` in seconds, once resolved."""
+        assert not isinstance(self.step_time_s, str), "not resolved yet"
+        return self.step_time_s
 
     def config(self) -> dict[str, Any]:
         """Plain values, as the result file keeps them."""

@@ -51,28 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def build_worker(experiment: Experiment, dataset: Any, site: Any) -> Any:
     """The Worker of one rank: model, data, optimiser on its site. `experiment` is resolved."""
-    import numpy as np
-
-    from mpisgd import models, optim
+    from mpisgd import optim
     from mpisgd.data.shards import Sampler
-    from mpisgd.parameters import Parameters
     from mpisgd.worker import CONTROL, Worker
 
-    options = {"hidden": experiment.hidden} if experiment.hidden is not None else {}
-    model = models.build(
-        experiment.model, dataset, rank=site.rank, size=site.size, seed=experiment.seed, **options
-    )
-    parameters = Parameters(model.shapes, experiment.dtype, extra=CONTROL)
-    model.initialise(parameters, np.random.default_rng((experiment.seed, 1)))
-    optimiser = optim.build(
-        experiment.optimiser, parameters.size, parameters.dtype,
-        momentum=experiment.momentum, weight_decay=experiment.weight_decay,
-        nesterov=experiment.nesterov or None,
-    )  # fmt: skip
-    ema = None
-    if experiment.ema is not None:
-        ema = optim.EMA(parameters.size, experiment.ema, dtype=parameters.dtype)
-        ema.update(parameters.flat)
+    model = build_model(experiment, dataset, site.rank, site.size)
+    parameters = build_parameters(experiment, model, CONTROL)
+    optimiser, ema = build_rule(experiment, parameters.flat)
     steps = experiment.steps or 1
     return Worker(
         site, model, dataset,
@@ -80,6 +65,43 @@ def build_worker(experiment: Experiment, dataset: Any, site: Any) -> Any:
         optimiser, optim.schedule(experiment.rate_schedule, experiment.rate, steps), steps,
         parameters, ema, experiment.evaluate_every or 0,
     )  # fmt: skip
+
+
+def build_model(experiment: Experiment, dataset: Any, rank: int, size: int) -> Any:
+    """The model of rank `rank` of the `size` that train."""
+    from mpisgd import models
+
+    options = {"hidden": experiment.hidden} if experiment.hidden is not None else {}
+    return models.build(
+        experiment.model, dataset, rank=rank, size=size, seed=experiment.seed, **options
+    )
+
+
+def build_parameters(experiment: Experiment, model: Any, extra: int = 0) -> Any:
+    """Where every rank starts."""
+    import numpy as np
+
+    from mpisgd.parameters import Parameters
+
+    parameters = Parameters(model.shapes, experiment.dtype, extra)
+    model.initialise(parameters, np.random.default_rng((experiment.seed, 1)))
+    return parameters
+
+
+def build_rule(experiment: Experiment, flat: Any) -> tuple[Any, Any]:
+    """The optimiser of (a part of) the flat parameters, and their moving average, if any."""
+    from mpisgd import optim
+
+    optimiser = optim.build(
+        experiment.optimiser, flat.size, flat.dtype,
+        momentum=experiment.momentum, weight_decay=experiment.weight_decay,
+        nesterov=experiment.nesterov or None,
+    )  # fmt: skip
+    ema = None
+    if experiment.ema is not None:
+        ema = optim.EMA(flat.size, experiment.ema, dtype=flat.dtype)
+        ema.update(flat)
+    return optimiser, ema
 
 
 def algorithm_run(experiment: Experiment, worker: Any) -> Any:
@@ -103,8 +125,7 @@ def load(experiment: Experiment) -> Any:
 
 def resolve_for(experiment: Experiment, dataset: Any, ranks: int) -> Experiment:
     """The experiment with what follows from the data and the number of ranks."""
-    per_epoch = -(-dataset.samples // (ranks * experiment.batch))
-    return experiment.resolved(ranks, per_epoch)
+    return experiment.resolved(ranks, dataset.samples)
 
 
 def _check_world(experiment: Experiment, virtual: bool) -> None:

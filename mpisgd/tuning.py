@@ -47,7 +47,7 @@ def measure(comm: Any, schedule: Schedule, experiment: Experiment, worker: Any) 
             began = time.perf_counter()
             worker.model.gradient(worker.parameters, inputs, targets, worker.gradient, _ignore)
             worker.optimiser.step(worker.parameters.flat, worker.gradient.flat, 0.0)
-            step_s = max(time.perf_counter() - began, experiment.step_time_s or 0.0)
+            step_s = max(time.perf_counter() - began, experiment.step_seconds or 0.0)
             plan.start()  # lines the ranks up
             plan.wait()
             began = time.perf_counter()

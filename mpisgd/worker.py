@@ -69,7 +69,7 @@ class Worker:
         `weighted`: times this batch's share of the global one, so that the mean over ranks is the
         mean over samples.
         """
-        inputs, targets = self.dataset.batch(self.sampler.indices(self.step, self.rank))
+        inputs, targets = self.dataset.batch(self.indices())
 
         def work(progress: Callable[[float], object]) -> None:
             self.loss = self.model.gradient(
@@ -84,6 +84,10 @@ class Worker:
             self.first_not_finite = self.step
         if weighted:
             self._weigh()
+
+    def indices(self) -> np.ndarray:
+        """The samples of this step's batch."""
+        return self.sampler.indices(self.step, self.rank)
 
     def update(self, gradient: np.ndarray) -> None:
         """One optimiser step with `gradient` (flat)."""

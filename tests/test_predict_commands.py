@@ -337,7 +337,8 @@ def test_every_option_changes_modelled_advice(capsys, option):
 
 def test_every_option_of_advise_is_in_a_walk():
     known = {action.dest for action in parser_of(advise_command)._actions}
-    assert known <= set(CHANGES) | set(ADVISE_CHANGES) | {"help", "format"}
+    own_tests = {"source"}  # tests/test_calibrate.py
+    assert known <= set(CHANGES) | set(ADVISE_CHANGES) | {"help", "format"} | own_tests
 
 
 @pytest.mark.parametrize(

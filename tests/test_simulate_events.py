@@ -203,6 +203,38 @@ def test_a_waiting_rank_advances_everything_it_has_in_flight():
     assert first.completion == [0.5] * 4
 
 
+def two_started(sum_s_per_B):  # noqa: N803
+    """A pair with two all-reduces of 8 bytes in flight, whose messages are there at 0.25 s."""
+    cluster = Cluster(LOOKING.with_(sum_s_per_B=sum_s_per_B), 2)
+    means = [cluster.collective(PAIR, 8) for _ in range(2)]
+    for rank in range(2):
+        for mean in means:
+            cluster.start(rank, mean)
+    return cluster, means
+
+
+def test_who_has_what_it_waited_for_looks_no_more():
+    cluster, (first, second) = two_started(sum_s_per_B=0.125)
+    cluster.wait(0, first)
+    assert cluster.next() == Event(1.25, 0)
+    assert second.completion[0] is None
+    cluster.wait(0, first)  # is done: no look either
+    assert cluster.next() == Event(1.25, 0)
+    assert second.completion[0] is None
+    cluster.wait(0, second)
+    assert cluster.next() == Event(2.25, 0)
+
+
+def test_who_got_a_message_while_it_summed_looks_no_more():
+    cluster, (first, second) = two_started(sum_s_per_B=0.125)
+    cluster.compute(1, 0.5)
+    cluster.listen(0)
+    assert cluster.next() == Event(0.5, 1)
+    cluster.send(1, 0, 8, "there at 0.75")
+    assert cluster.next() == Event(1.25, 0)
+    assert (first.completion[0], second.completion[0]) == (1.25, None)
+
+
 def test_equal_times_come_in_order_of_rank():
     def events(order):
         cluster = Cluster(LOOKING, 4)
@@ -259,7 +291,7 @@ def test_messages_between_ranks_share_links_with_collectives():
 
 
 def test_a_long_message_is_only_sent_when_its_sender_looks():
-    net = Network("n", latency_s=1.0, eager_limit_B=4.0)
+    net = Network("n", latency_s=1.0, eager_limit_B=4.0, look_s=0.5)  # no plan in flight to poll
     cluster = Cluster(net, 2)
     cluster.send(1, 0, 8, "long")
     cluster.compute(1, 10.0, [1.0, 7.0])

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mpisgd.errors import UsageError
-from mpisgd.predict import devices, epoch, nets, options, quantities, study
+from mpisgd.predict import devices, epoch, measured, nets, options, quantities, study
 from mpisgd.predict.advice import Advice, advise
 from mpisgd.predict.costs import COSTS
 from mpisgd.predict.terms import glossary
@@ -53,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ranks", default="8", help="as in 8 or 2,4,8 (8)")
     add("--step-time", metavar="TIME", help="measured seconds of a local step, as in 20ms")
     add("--all-reduce-time", metavar="TIME", help="measured seconds of an all-reduce")
+    add(
+        "--from",
+        dest="source",
+        metavar="FILE",
+        help="instead of times: the result file of a "
+        "minibatch run, or a .toml of mpisgd calibrate (with --ranks, --batch, --bytes)",
+    )
     add("--net", help=f"instead of times: one of {', '.join(nets.NETS)}")
     add("--allreduce", default="butterfly", help=f"one of {', '.join(COSTS)} (butterfly)")
     add("--batch", metavar="N", help="samples a rank (with --net: 64)")
@@ -70,6 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the advice. Raises UsageError."""
     counts = quantities.ranks("--ranks", arguments.ranks)
+    if arguments.source is not None:
+        counts = _take_from_file(arguments, counts)
     found = list(_modelled(arguments, counts) if arguments.net else _measured(arguments, counts))
     if arguments.format == "table":
         print("\n\n".join(_text(advice, arguments.net is not None) for advice in found))
@@ -77,6 +86,27 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [row for advice in found for row in _rows(advice)]
         print(render((*SHARED, *BY_ALGORITHM, "command"), rows, arguments.format))
     return 0
+
+
+def _take_from_file(arguments: argparse.Namespace, counts: list[int]) -> list[int]:
+    """Fill in what --from tells; the numbers of ranks to advise for."""
+    for option in ("net", "step_time", "all_reduce_time"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option.replace('_', '-')}", None, "not together with --from")
+    if arguments.source.endswith(".toml"):
+        if len(counts) != 1 or arguments.batch is None or arguments.bytes is None:
+            raise UsageError("--from", arguments.source, "needs one --ranks, --batch and --bytes")
+        batch = quantities.whole("--batch", arguments.batch)
+        nbytes = int(quantities.size("--bytes", arguments.bytes))
+        found = measured.from_calibration(
+            arguments.source, counts[0], batch, nbytes, arguments.allreduce
+        )
+        arguments.bytes = None
+    else:
+        found = measured.from_run(arguments.source)
+    arguments.step_time, arguments.all_reduce_time = f"{found.step_s}s", f"{found.allreduce_s}s"
+    arguments.allreduce, arguments.batch = found.allreduce, str(found.batch)
+    return [found.ranks]
 
 
 def _modelled(arguments: argparse.Namespace, counts: list[int]) -> list[Advice]:

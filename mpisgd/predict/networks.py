@@ -6,12 +6,18 @@ Infiniband by their nominal rates (Infiniband of 70 Gbps: PALEO's public code); 
 first rows have no latency, as in PALEO and the DaSGD paper; the others carry a typical one.
 """
 
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
+from allreduce import network as links
+from allreduce.errors import AllreduceError
+from allreduce.network import PRESETS
 from mpisgd.errors import UsageError
 from mpisgd.predict.quantities import number, whole
 from mpisgd.predict.records import find as find_record
 
+FASTEST_BPS = 1e15  # what a link without a limit counts as
 TOPOLOGIES = ("flat", "leader", "shared-nic")
 
 
@@ -62,5 +68,37 @@ NETWORKS = {
 
 
 def find(text: str, place: str = "--network") -> Network:
-    """The network `text` names: a preset, a TOML file or `name=...,bandwidth_Gbps=...,...`."""
-    return find_record(Network, NETWORKS, text, place)
+    """The network `text` names: a preset, a TOML file or `name=...,bandwidth_Gbps=...,...`.
+
+    Networks of the simulator serve too: its presets, and the files that `mpisgd calibrate` writes.
+    """
+    if text in NETWORKS or not (text in PRESETS or _of_the_simulator(text)):
+        return find_record(Network, NETWORKS, text, place)
+    try:
+        return _from_links(links.network(text))
+    except AllreduceError as error:
+        raise UsageError(place, text, str(error)) from None
+
+
+def _of_the_simulator(path: str) -> bool:
+    """Whether a TOML file describes links in the simulator's words."""
+    if not path.endswith(".toml"):
+        return False
+    try:
+        keys = tomllib.loads(Path(path).read_text(encoding="utf-8")).keys()
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return False
+    return bool({"preset", "bandwidth_Bps"} & keys)
+
+
+def _from_links(network: links.Network) -> Network:
+    """The closed forms' view: one link between servers, one inside. Infinite means fast."""
+    return Network(
+        network.name,
+        min(network.bandwidth_Bps, network.uplink_Bps, FASTEST_BPS) * 8 / 1e9,
+        network.latency_s + 2 * network.overhead_s,
+        network.sum_s_per_B,
+        network.ranks_per_node,
+        min(network.node_bandwidth_Bps, FASTEST_BPS) / 1e9,
+        network.node_latency_s + 2 * network.overhead_s,
+    )

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from mpisgd.errors import UsageError
+from mpisgd.sizes import parse_size
 
-SIZE_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
 TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -64,8 +64,8 @@ def scaled(place: str, value: Any, units: dict[str, float], **limits: Any) -> fl
 
 
 def size(place: str, value: Any) -> float:
-    """Bytes > 0, with the decimal units K, M, G. Raises UsageError."""
-    return scaled(place, value, SIZE_UNITS, open_low=True)
+    """Bytes > 0, as sizes.parse_size reads them, bare K, M, G decimal. Raises UsageError."""
+    return number(place, parse_size(str(value), place, thousand=1000), open_low=True)
 
 
 def duration(place: str, value: Any, *, open_low: bool = False) -> float:

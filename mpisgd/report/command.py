@@ -6,11 +6,16 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mpisgd import tables
 from mpisgd.errors import UsageError
-from mpisgd.report.collect import collect, find
-from mpisgd.report.sections import FORMATS, Report, report, shown
 from mpisgd.store.target import check_target
+
+if TYPE_CHECKING:
+    from mpisgd.report.sections import Report
+
+FORMATS = (*tables.FORMATS, "fom")
 
 WIDTH = 132  # columns of a text table that goes to a file or a pipe
 TABLES = ("runs", "targets", "scaling", "bench")
@@ -35,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Report; exit code 1 when a file could not be read, the rest is reported all the same."""
+    from mpisgd.report.collect import collect, find
+    from mpisgd.report.sections import report, shown
+
     targets = _targets(arguments.targets)
     _check_outputs(arguments)
     runs, problems = collect(find(arguments.files))
@@ -52,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _write(made: Report, arguments: argparse.Namespace) -> None:
+def _write(made: "Report", arguments: argparse.Namespace) -> None:
     """What goes to files, each written beside its target and renamed."""
     if arguments.figures:
         from mpisgd.report.figures import draw, encoded

@@ -12,8 +12,6 @@ from mpisgd.report import accounting, benchmarks, notes, scaling
 from mpisgd.report.collect import Named
 from mpisgd.tables import Column
 
-FORMATS = (*tables.FORMATS, "fom")
-
 RUNS = (
     Column("file"), Column("algorithm"), Column("allreduce"), Column("ranks"), Column("tau"),
     Column("delay"), Column("xi"), Column("merge"), Column("steps"), Column("steps_per_s"),
@@ -38,8 +36,8 @@ UNITS = {
     "steps_per_s": "1/s", "samples_per_s": "1/s", "step_s": "s", "effective_step_s": "s",
     "time_s": "s", "effective_steps": "steps", "loss": "1", "accuracy": "1", "ema_accuracy": "1",
     "compute_share": "1", "update_share": "1", "poll_share": "1", "wait_share": "1",
-    "other_share": "1", "speedup": "1", "efficiency": "1", "karp_flatt": "1", "median_s": "s", "p10_s": "s",
-    "p90_s": "s", "algbw_GBps": "GB/s", "busbw_GBps": "GB/s", "wrong": "1",
+    "other_share": "1", "speedup": "1", "efficiency": "1", "karp_flatt": "1", "median_s": "s",
+    "p10_s": "s", "p90_s": "s", "algbw_GBps": "GB/s", "busbw_GBps": "GB/s", "wrong": "1",
 }  # fmt: skip
 
 
@@ -85,7 +83,7 @@ def report(
 
 
 def shown(made: Report, form: str, table: str | None = None, width: int = 0) -> str:
-    """The report in one of FORMATS. csv shows one table: `table`, else the first there is.
+    """The report as table, json, csv or fom. csv shows one table: `table`, else the first there is.
 
     width: text tables wider than this are cut in blocks of columns; 0 for never.
     """

@@ -41,7 +41,7 @@ def train(
     site = CommunicatorSite(
         comm, schedule, recorder,
         chunks=experiment.chunks, deadline=experiment.deadline_s,
-        step_time=experiment.step_time_s,
+        step_time=experiment.step_seconds,
         thread_comm=_thread_comm(comm) if experiment.progress == "thread" else None,
     )  # fmt: skip
     worker = build_worker(experiment, dataset, site)

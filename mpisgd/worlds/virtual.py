@@ -67,7 +67,7 @@ def world(
 ) -> tuple[Clock, list[Worker]]:
     """The clock and its workers, nothing begun; `experiment` is resolved, a recorder a rank."""
     ranks, cluster = experiment.ranks, virtual_network(experiment)
-    seconds = VIRTUAL_STEP_S if experiment.step_time_s is None else experiment.step_time_s
+    seconds = VIRTUAL_STEP_S if experiment.step_seconds is None else experiment.step_seconds
     clock = Clock(
         cluster, build(experiment.allreduce, ranks, cluster.nodes(ranks)), recorders,
         lambda rank, step: seconds, chunks=experiment.chunks, seed=experiment.seed,
@@ -92,7 +92,7 @@ def _tuned(experiment: Experiment, dataset: Dataset) -> Experiment:
     ends = simulate(
         schedule, buffer.nbytes, cluster, itemsize=buffer.itemsize, chunks=experiment.chunks
     )
-    return tuned(experiment, Times(experiment.step_time_s or VIRTUAL_STEP_S, float(ends.max())))
+    return tuned(experiment, Times(experiment.step_seconds or VIRTUAL_STEP_S, float(ends.max())))
 
 
 class VirtualRecorder:

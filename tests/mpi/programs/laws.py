@@ -94,8 +94,8 @@ def check_bits_of_every_algorithm() -> None:
 
 def check_large_messages() -> None:
     """Beyond every library's eager limit."""
-    for name in NAMES:
-        values = vectors(3, 150_001)
+    for name in NAMES if SIZE <= 4 else ("double-tree", "butterfly", "ring"):
+        values = vectors(3, 70_001)
         with Plan(COMM, build(name, SIZE), values[RANK].copy(), chunks=2) as one:
             one.start()
             result = one.wait()
@@ -167,8 +167,8 @@ def check_native_collectives_between_start_and_wait() -> None:
 
 
 def check_the_input_may_change_after_the_start() -> None:
-    for name in NAMES:
-        for count in (50, 150_001):  # eager and rendezvous
+    for name in ("tree", "butterfly", "ring"):
+        for count in (50, 70_001):  # eager and rendezvous
             values = vectors(5, count)
             own, result = values[RANK].copy(), np.empty(count)
             with Plan(COMM, build(name, SIZE), own, result) as one:
@@ -180,7 +180,7 @@ def check_the_input_may_change_after_the_start() -> None:
 
 
 def check_mismatches_are_one_error_on_every_rank() -> None:
-    cases = {
+    cases: dict[str, dict[str, Any]] = {
         "count": {"count": 9},
         "dtype": {"dtype": np.float32},
         "schedule": {"name": "ring"},
@@ -189,7 +189,7 @@ def check_mismatches_are_one_error_on_every_rank() -> None:
     }
     for what, changed in cases.items() if SIZE > 1 else ():
         call: dict[str, Any] = {"count": 8, "dtype": np.float64, "name": "butterfly"}
-        call |= dict(changed) if RANK == SIZE - 1 else {}
+        call |= changed if RANK == SIZE - 1 else {}
         data = np.ones(call.pop("count"), call.pop("dtype"))
         with Plan(COMM, build(call.pop("name"), SIZE), data, **call) as one:
             one.start()
@@ -199,7 +199,7 @@ def check_mismatches_are_one_error_on_every_rank() -> None:
 
 
 def check_many_plans_leave_nothing_behind() -> None:
-    for _ in range(400):
+    for _ in range(400 if SIZE <= 2 else 40):
         with Plan(COMM, build("tree", SIZE), np.ones(3)) as one:
             one.start()
             assert one.wait()[0] == SIZE

@@ -1,6 +1,7 @@
-"""`train_worlds.py FOLDER [--virtual M]`: several experiments, on real ranks or on virtual ones.
+"""`train_worlds.py FOLDER [--virtual]`: several experiments on 1, 2, 3, 4, 5 and 8 ranks.
 
-Each leaves its result file, and all ranks' parameters at the end, in FOLDER.
+On 8 real ranks, split into communicators of these sizes, or on virtual ones. Each experiment
+leaves its result file, and all ranks' parameters at the end, in FOLDER/RANKS.
 """
 
 import sys
@@ -14,6 +15,7 @@ from mpisgd.experiment import Experiment
 from mpisgd.train import build_worker, load, resolve_for
 from mpisgd.worlds import real, virtual
 
+PHASES = ((8,), (5, 3), (4, 2, 1))  # what trains at the same time
 COMMON = {
     "model": "mlp", "hidden": "9", "data": "digits", "data-samples": 91, "batch": 4, "steps": 9,
     "evaluate-every": 4, "seed": 5,
@@ -31,10 +33,31 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "dasgd-delta": DASGD | {"merge": "delta", "allreduce": "hierarchical", "nesterov": True},
     "dasgd-overwrite": DASGD | {"merge": "overwrite", "schedule": "linear-tail"},
 }
+ONE_NODE = 'preset = "ideal"\nranks_per_node = 8\n'
 
 
 def main() -> None:
-    folder, ranks = Path(sys.argv[1]), int(sys.argv[3]) if len(sys.argv) > 2 else None
+    folder = Path(sys.argv[1])
+    if sys.argv[2:] == ["--virtual"]:
+        (folder / "one-node.toml").write_text(ONE_NODE)
+        for ranks in (1, 2, 3, 4, 5, 8):
+            every_experiment(folder, ranks)
+        return
+    from mpi4py import MPI
+
+    for phase in PHASES:
+        # Rank r belongs to the part that has r - (ranks of the parts before) < its size.
+        ends = np.cumsum(phase)
+        part = int(np.searchsorted(ends, MPI.COMM_WORLD.rank, side="right"))
+        comm = MPI.COMM_WORLD.Split(part if part < len(phase) else MPI.UNDEFINED)
+        if comm != MPI.COMM_NULL:
+            assert comm.size == phase[part]
+            every_experiment(folder, comm.size, comm)
+            comm.Free()
+
+
+def every_experiment(folder: Path, ranks: int, comm: Any = None) -> None:
+    """On virtual ranks if there is no communicator."""
     workers: list[Any] = []
 
     def keep(experiment: Any, dataset: Any, site: Any) -> Any:
@@ -42,38 +65,32 @@ def main() -> None:
         return workers[-1]
 
     real.build_worker = virtual.build_worker = keep
+    (folder / str(ranks)).mkdir(exist_ok=True)
     for name, options in EXPERIMENTS.items():
-        options = {k: v for k, v in (COMMON | options).items() if fits(k, COMMON | options)}
-        if ranks is not None:
-            options.pop("progress", None)
-        arguments = Namespace(output=str(folder / f"{name}.h5"), overwrite=False, format="json")
-        run(Experiment.read(options), ranks, arguments)
-        parts = [worker.parameters.flat for worker in workers]
-        gathered = parts if ranks is not None else everybody(parts[0])
-        if gathered is not None:
-            np.save(folder / f"{name}.npy", gathered)
+        experiment = read(COMMON | options, folder, comm is None)
+        dataset = load(experiment)
+        experiment = resolve_for(experiment, dataset, ranks)
+        path = folder / str(ranks) / name
+        arguments = Namespace(output=f"{path}.h5", overwrite=False, format="json")
+        if comm is None:
+            assert virtual.train(experiment, dataset, arguments) == 0
+            np.save(path, [worker.parameters.flat for worker in workers])
+        else:
+            assert real.train(comm, experiment, dataset, arguments) == 0
+            parts = comm.gather(workers[-1].parameters.flat)
+            if parts is not None:
+                np.save(path, parts)
         workers.clear()
 
 
-def fits(option: str, options: dict[str, Any]) -> bool:
-    return option != "hidden" or options["model"] == "mlp"
-
-
-def run(experiment: Experiment, ranks: int | None, arguments: Namespace) -> None:
-    dataset = load(experiment)
-    if ranks is not None:
-        assert virtual.train(resolve_for(experiment, dataset, ranks), dataset, arguments) == 0
-        return
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    assert real.train(comm, resolve_for(experiment, dataset, comm.size), dataset, arguments) == 0
-
-
-def everybody(parameters: np.ndarray) -> list[np.ndarray] | None:
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD.gather(parameters)
+def read(options: dict[str, Any], folder: Path, virtually: bool) -> Experiment:
+    options = dict(options)
+    if options["model"] != "mlp":
+        del options["hidden"]
+    if virtually:
+        options.pop("progress", None)
+        options["network"] = str(folder / "one-node.toml")
+    return Experiment.read(options)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,91 @@
+"""Evaluating what servers hold: each hands in its shard, the whole is evaluated on the test set.
+
+Shards that decide alone reach a step at different times and in their own order of gradients; the
+evaluation of a step takes each shard as it was when it had used the gradients of that step.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpisgd.data import Dataset
+from mpisgd.evaluation import TRAINING, figures, shard_sums
+from mpisgd.models import Model
+from mpisgd.parameters import Parameters
+
+if TYPE_CHECKING:
+    from mpisgd.server import Server
+
+FINAL = -1  # the label of the last evaluation, instead of a step
+FACTS = (
+    "step", "time_s", "samples_computed", "samples_used", "train_loss_sum", "train_samples",
+)  # fmt: skip
+
+
+class Evaluator:
+    """Collects shards by label, evaluates and stores. `last`: the last row; `parameters`: the
+    whole of the last evaluation."""
+
+    def __init__(
+        self,
+        model: Model,
+        dataset: Dataset,
+        parameters: Parameters,
+        shards: Sequence[slice],
+        ema: bool,
+        store: Any = None,
+    ):
+        self.model, self.dataset, self.shards, self.store = model, dataset, shards, store
+        self.parameters = parameters.like()
+        self.average = parameters.like() if ema else None
+        self.last: dict[str, Any] = {}
+        self._parts: dict[int, dict[int, tuple[np.ndarray, np.ndarray | None, Mapping]]] = {}
+
+    def add(
+        self, label: int, index: int, flat: np.ndarray, ema: np.ndarray | None, facts: Mapping
+    ) -> None:
+        """Shard `index` at `label`, a step or FINAL; the arrays are the evaluator's from now on."""
+        parts = self._parts.setdefault(label, {})
+        parts[index] = flat, ema, facts
+        if len(parts) == len(self.shards):
+            self._evaluate(self._parts.pop(label))
+
+    @property
+    def pending(self) -> bool:
+        """Whether shards have been handed in whose others have not."""
+        return bool(self._parts)
+
+    def _evaluate(self, parts: Mapping[int, tuple]) -> None:
+        for index, (flat, ema, _) in parts.items():
+            self.parameters.flat[self.shards[index]] = flat
+            if self.average is not None:
+                self.average.flat[self.shards[index]] = ema
+        sums = shard_sums(self.model, self.dataset, self.parameters, self.average, 0, 1)
+        facts = parts[0][2]
+        sums[TRAINING] = facts["train_loss_sum"], facts["train_samples"]
+        used = facts["samples_used"]
+        self.last = {
+            "step": int(facts["step"]),
+            "samples_computed": facts["samples_computed"],
+            "samples_used": used,
+            "samples_effective": used,
+            "steps_effective": facts["step"],
+            "time_s": max(part["time_s"] for _, _, part in parts.values()),
+            **figures(sums, self.dataset.classes > 0, self.average is not None),
+        }
+        if self.store is not None:
+            self.store.evaluation(**self.last)
+            self.store.flush()
+
+
+def facts(server: "Server") -> dict[str, float]:
+    """What a row of /evaluation says beside losses; the counts of shard 0 are taken."""
+    return {
+        "step": server.step,
+        "time_s": server.now(),
+        "samples_computed": server.samples_computed,
+        "samples_used": server.samples_used,
+        "train_loss_sum": server.loss_sum,
+        "train_samples": server.loss_samples,
+    }

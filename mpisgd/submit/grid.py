@@ -1,0 +1,241 @@
+"""A grid file: from lists of values to runs. Everything in it is checked before any is used.
+
+    scaling = "strong"             # or "weak": what is kept as ranks are added
+    [options]                      # of every run; a list varies the option
+    global-batch = 256
+    [options.dasgd]                # of runs of one algorithm
+    tau = [2, 4]
+    [[runs]]                       # a product of lists; there may be several, or none
+    algorithm = ["minibatch", "dasgd"]
+    ranks = [1, 2, 4]
+    [[exclude]]                    # runs that match all of these are left out
+    tau = 2
+    ranks = 4
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any, NamedTuple
+
+from mpisgd import train
+from mpisgd.algorithms import ALGORITHMS
+from mpisgd.algorithms import OPTIONS as TAKES
+from mpisgd.errors import UsageError
+from mpisgd.experiment import Experiment, flag, from_file
+from mpisgd.options import Kind, one_of, switch, whole
+from mpisgd.submit import settings
+from mpisgd.submit.runs import GridRun
+
+KEYS = ("scaling", "options", "runs", "exclude", "slurm")
+MOST_RUNS = 10_000
+# What a grid takes beside the options of `mpisgd train`.
+MORE: dict[str, tuple[str, Kind, Any]] = {
+    "ranks": ("ranks", whole(1, 65536), None),
+    "virtual": ("virtual", switch(), False),
+    "global-batch": ("global_batch", whole(1), None),
+}
+FOR_ONE = "options of one algorithm go in [options.NAME] or [runs.NAME]"
+
+Choices = dict[str, list[Any]]
+Values = dict[str, Any]
+
+
+class Block(NamedTuple):
+    """One table of options: the values to choose from, for every run and for each algorithm's."""
+
+    place: str
+    every: Choices
+    each: dict[str, Choices]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The runs of a grid file, each once, in its order, and its [slurm] table."""
+
+    path: str
+    runs: tuple[GridRun, ...]
+    settings: settings.Settings | None
+
+
+def read(path: str) -> Grid:
+    """The grid in a TOML file. UsageError with the file and the key for anything not allowed."""
+    table = from_file(path)
+    for key in table:
+        if key not in KEYS:
+            raise UsageError(f"{path}: {key}", None, f"no such key; there are {', '.join(KEYS)}")
+    scaling = one_of(("weak", "strong")).read(f"{path}: scaling", table.get("scaling"))
+    common = _block(f"{path}: options", _table(path, "options", table.get("options", {})))
+    blocks = [
+        _block(f"{path}: runs[{i}]", each)
+        for i, each in enumerate(_tables(path, "runs", table), 1)
+    ] or [Block(f"{path}: options", {}, {})]
+    _check_used(common, blocks)
+    excluded = [
+        _choices(f"{path}: exclude[{i}]", each)
+        for i, each in enumerate(_tables(path, "exclude", table), 1)
+    ]
+    kept = _without(path, list(_expand(common, blocks)), excluded)
+    runs = tuple(dict.fromkeys(_run(path, place, scaling, values) for place, values in kept))
+    slurm = None
+    if "slurm" in table:
+        slurm = settings.read(f"{path}: slurm.", _table(path, "slurm", table["slurm"]))
+        _check_shapes(path, slurm, runs)
+    return Grid(path, runs, slurm)
+
+
+def _options() -> dict[str, tuple[str, Kind, Any]]:
+    """Key in a grid -> field, how it is read, default."""
+    known = dict(MORE)
+    for option in fields(Experiment):
+        if option.metadata and option.name != "scaling":
+            entry = (option.name, option.metadata["kind"], option.default)
+            known |= {option.name: entry, flag(option): entry}
+    return known
+
+
+OPTIONS = _options()
+
+
+def _table(path: str, key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: {key}", value, f"a table: [{key}]")
+    return value
+
+
+def _tables(path: str, key: str, table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    value = table.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise UsageError(f"{path}: {key}", value, f"tables: [[{key}]]")
+    return value
+
+
+def _block(place: str, table: Mapping[str, Any]) -> Block:
+    plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    each = {}
+    for name, options in table.items():
+        if isinstance(options, dict):
+            if name not in ALGORITHMS:
+                allowed = f"no algorithm, so it can't be a table; there are {', '.join(ALGORITHMS)}"
+                raise UsageError(f"{place}.{name}", None, allowed)
+            if "algorithm" in options:
+                raise UsageError(f"{place}.{name}.algorithm", None, f"is {name} already")
+            each[name] = _choices(f"{place}.{name}", options)
+    return Block(place, _choices(place, plain), each)
+
+
+def _choices(place: str, table: Mapping[str, Any]) -> Choices:
+    """Field -> its values. A list in the file is a list of values; anything else is one value."""
+    choices: Choices = {}
+    for key, given in table.items():
+        where = f"{place}.{key}"
+        if key == "scaling":
+            raise UsageError(where, None, "stands at the top of the file, for all its runs")
+        if key not in OPTIONS:
+            names = {flag(o) for o in fields(Experiment) if o.metadata} | set(MORE)
+            allowed = f"no such option; there are {', '.join(sorted(names - {'scaling'}))}"
+            raise UsageError(where, None, allowed)
+        name, kind, _ = OPTIONS[key]
+        if name in choices:
+            raise UsageError(where, None, f"given twice: it is {name} too")
+        listed = given if isinstance(given, list) else [given]
+        if not listed:
+            raise UsageError(where, "[]", "at least one value")
+        if any(isinstance(value, dict) for value in listed):
+            raise UsageError(where, None, f"no table, but {kind.allowed}")
+        choices[name] = [kind.read(where, value) for value in listed]
+    return choices
+
+
+def _algorithms(common: Block, block: Block) -> list[str]:
+    return {"algorithm": ["minibatch"], **common.every, **block.every}["algorithm"]
+
+
+def _check_used(common: Block, blocks: list[Block]) -> None:
+    """A table for an algorithm that no run has is a mistake."""
+    everywhere = [name for block in blocks for name in _algorithms(common, block)]
+    used = [(common, everywhere), *((block, _algorithms(common, block)) for block in blocks)]
+    for block, names in used:
+        for name in block.each:
+            if name not in names:
+                raise UsageError(f"{block.place}.{name}", None, "none of its runs has algorithm "
+                                 f"{name}, only {', '.join(dict.fromkeys(names))}")  # fmt: skip
+
+
+def _expand(common: Block, blocks: list[Block]) -> Iterator[tuple[str, Values]]:
+    """The place and the values of every run, excluded ones too: the more special table wins."""
+    total = 0
+    for block in blocks:
+        for algorithm in _algorithms(common, block):
+            layers = (
+                common.every, common.each.get(algorithm, {}),
+                block.every, block.each.get(algorithm, {}),
+            )  # fmt: skip
+            choices: Choices = {}
+            for layer in layers:
+                choices |= layer
+            choices["algorithm"] = [algorithm]
+            total += math.prod(map(len, choices.values()))
+            if total > MOST_RUNS:
+                raise UsageError(block.place, None, f"more than {MOST_RUNS} runs; vary less")
+            for values in product(*choices.values()):
+                yield block.place, dict(zip(choices, values, strict=True))
+
+
+def _without(
+    path: str, runs: list[tuple[str, Values]], excluded: list[Choices]
+) -> list[tuple[str, Values]]:
+    """The runs that no exclusion matches; each must match some, and leave some."""
+    defaults = {name: default for name, _, default in OPTIONS.values()}
+    kept = runs
+    for number, exclusion in enumerate(excluded, 1):
+
+        def matches(values: Values, exclusion: Choices = exclusion) -> bool:
+            return all(values.get(n, defaults[n]) in allowed for n, allowed in exclusion.items())
+
+        place = f"{path}: exclude[{number}]"
+        if not exclusion:
+            raise UsageError(place, None, "name at least one option, or all runs are left out")
+        if not any(matches(values) for _, values in runs):
+            raise UsageError(place, None, "matches no run")
+        kept = [(where, values) for where, values in kept if not matches(values)]
+    if not kept:
+        raise UsageError(f"{path}: exclude", None, "leaves no run")
+    return kept
+
+
+def _run(path: str, place: str, scaling: str, values: Values) -> GridRun:
+    """One run, its batch by the rule of `scaling`. UsageError for what does not go together."""
+    given = dict(values)
+    ranks, virtual = given.pop("ranks", None), given.pop("virtual", False)
+    whole_batch = given.pop("global_batch", None)
+    if ranks is None:
+        raise UsageError(f"{place}.ranks", None, "say on how many ranks, one number or a list")
+    if scaling == "weak" and whole_batch is not None:
+        raise UsageError(f"{place}.global-batch", whole_batch, "weak scaling keeps batch, a rank's")
+    if scaling == "strong":
+        if "batch" in given:
+            allowed = "strong scaling keeps global-batch, that of all ranks together"
+            raise UsageError(f"{place}.batch", given["batch"], allowed)
+        if whole_batch is None:
+            raise UsageError(f"{place}.global-batch", None, "strong scaling needs it")
+        if whole_batch % ranks:
+            allowed = f"must be a multiple of ranks, {ranks}; or exclude that"
+            raise UsageError(f"{place}.global-batch", whole_batch, allowed)
+        given["batch"] = whole_batch // ranks
+    try:
+        experiment = Experiment.read({**given, "scaling": scaling})
+        train._check_world(experiment, virtual)
+    except UsageError as mistake:
+        foreign = set(given) & set().union(*TAKES.values()) - set(TAKES[str(given["algorithm"])])
+        raise UsageError(f"{place}: {mistake}" + (f"; {FOR_ONE}" if foreign else "")) from None
+    return GridRun(replace(experiment, ranks=ranks), virtual)
+
+
+def _check_shapes(path: str, slurm: settings.Settings, runs: tuple[GridRun, ...]) -> None:
+    for run in runs:
+        try:
+            slurm.shape(run.tasks)
+        except ValueError as reason:
+            raise UsageError(f"{path}: slurm.nodes", slurm.nodes, str(reason)) from None

@@ -1,0 +1,44 @@
+"""Runs of a grid, here, one after another."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from mpisgd.launcher import Job, Launcher, own
+from mpisgd.submit.folder import finished_in
+from mpisgd.submit.runs import GridRun
+
+
+def execute(run: GridRun, folder: Path, mpiexec: Launcher | None) -> str | None:
+    """Run it to its end; why it has no result, or None when it has. What it prints is logged.
+
+    `mpiexec` may be None for a virtual run. Ctrl-C and signals end it first.
+    """
+    words = ["mpisgd", *run.words(str(folder / f"{run.name}.h5"))]
+    if run.virtual:
+        job = Job(own(words), os.environ)
+    else:
+        assert mpiexec is not None
+        job = mpiexec.start(run.tasks, words)
+    with job:
+        done = job.wait()
+    (folder / f"{run.name}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
+    return _reason(done) if done.returncode or not finished_in(run, folder) else None
+
+
+def progress_bar(runs: Sequence[GridRun]) -> Any:
+    """A bar on a terminal, elsewhere a context of None."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return nullcontext()
+    from tqdm import tqdm
+
+    return tqdm(total=len(runs), unit="run")
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return f"exit code {done.returncode}" + (f": {said[-1][:300]}" if said else "")

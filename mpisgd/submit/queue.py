@@ -1,0 +1,69 @@
+"""Slurm's queue: putting scripts in, and asking what is in it."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from mpisgd.errors import UsageError
+
+TIMEOUT = 120.0  # s for one call
+GUARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def check() -> None:
+    """UsageError when there is no Slurm to submit to."""
+    if shutil.which("sbatch") is None:
+        allowed = "no Slurm here; pass --local to run here, or --scripts to write the scripts only"
+        raise UsageError("sbatch", None, allowed)
+
+
+def states() -> dict[tuple[str, str], str]:
+    """(number, name) -> state, such as "pending", of all jobs of this user in the queue.
+
+    UsageError when Slurm does not answer.
+    """
+    printed = _ask(["squeue", "--me", "--noheader", "--format=%A %T %j"])
+    jobs = (line.split(None, 2) for line in printed.splitlines())
+    return {(job[0], job[2]): job[1].lower() for job in jobs if len(job) == 3}
+
+
+def submit(script: Path, record: Path) -> str:
+    """The number of the new job of `script`, written to `record` before a signal can come between.
+
+    UsageError with sbatch's words when it refuses.
+    """
+    with _deferred():
+        printed = _ask(["sbatch", "--parsable", os.path.abspath(script)])
+        number = printed.strip().partition(";")[0]
+        if not number.isdigit():
+            raise UsageError("sbatch", printed, "printed no number of a job")
+        record.write_text(number + "\n", encoding="ascii")
+    return number
+
+
+@contextmanager
+def _deferred() -> Iterator[None]:
+    """Signals that would end this process wait until the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, GUARDED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ask(words: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=TIMEOUT,
+            check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise UsageError(words[0], None, f"can't be asked: {problem}") from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise UsageError(words[0], None, said[-1] if said else f"ended with {done.returncode}")
+    return done.stdout

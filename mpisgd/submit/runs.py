@@ -1,0 +1,95 @@
+"""One run of a grid: its stable name, the command that makes it, and whether a file is its result.
+
+In DIR, a run named NAME has NAME.sh (batch script), NAME.h5 (result), NAME.job (the job's number)
+and logs, NAME.NUMBER.out or NAME.log.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from mpisgd.experiment import Experiment, flag
+
+# How a run is begun again after an earlier try: from the start. What continues one goes here.
+AGAIN = ("--overwrite",)
+DEPENDS_ON_DATA = ("steps", "evaluate_every")
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """One run of `mpisgd train`. `experiment.ranks` is set; `virtual`: on a virtual clock."""
+
+    experiment: Experiment
+    virtual: bool = False
+
+    @property
+    def name(self) -> str:
+        """Readable, with a digest of all options that differ from their defaults.
+
+        The same options give the same name whatever else a grid holds, and in later versions that
+        have more options.
+        """
+        e = self.experiment
+        schedule = e.allreduce.replace(":", "-")
+        return f"{e.algorithm}-{schedule}-{e.ranks}ranks-seed{e.seed}-{self._digest()}"
+
+    @property
+    def tasks(self) -> int:
+        """The processes that it takes."""
+        return 1 if self.virtual else self.experiment.ranks
+
+    def words(self, output: str) -> list[str]:
+        """The arguments of `mpisgd` that make it and leave the result in `output`."""
+        words = ["train", *option_words(self.experiment)]
+        if self.virtual:
+            words.append(f"--virtual={self.experiment.ranks}")
+        return [*words, f"--output={output}", *AGAIN]
+
+    def difference(self, config: Mapping[str, Any], virtual: bool) -> str | None:
+        """The first option in which a result's `config` is not this run's; None when it is."""
+        if virtual != self.virtual:
+            return f"virtual is {virtual}, not {self.virtual}"
+        expected = asdict(self.experiment.resolved(self.experiment.ranks, 1))
+        for option in fields(Experiment):
+            given = getattr(self.experiment, option.name)
+            if given is None and option.name in DEPENDS_ON_DATA:
+                continue
+            wanted = _plain(expected[option.name])
+            found = _plain(config.get(option.name, option.default))
+            if found != wanted:
+                return f"{option.name} is {found}, not {wanted}"
+        return None
+
+    def _digest(self) -> str:
+        told = {
+            option.name: _plain(value)
+            for option in fields(Experiment)
+            if (value := getattr(self.experiment, option.name)) != option.default
+        }
+        text = json.dumps({**told, "virtual": self.virtual}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def option_words(experiment: Experiment) -> list[str]:
+    """The options of `mpisgd train` that make `experiment`: its algorithm, and what is no default.
+
+    Each is one word, --NAME=VALUE, so that a value may begin with a dash.
+    """
+    words = []
+    for option in fields(Experiment):
+        value = getattr(experiment, option.name)
+        if not option.metadata or (value == option.default and option.name != "algorithm"):
+            continue
+        words.append(f"--{flag(option)}" + ("" if value is True else f"={_text(value)}"))
+    return words
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,148 @@
+"""The batch script of one run: text, so that it can be read, kept and submitted by hand."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpisgd.launcher import own
+from mpisgd.submit.runs import GridRun
+from mpisgd.submit.settings import Settings
+
+PLAIN = re.compile(r"[\w%+,./:=@-]+", re.ASCII)
+TEXT = """\
+#!/bin/bash
+# {title}
+# Submit it from the folder that its paths start from, where `mpisgd submit` ran.
+{directives}
+{setup}
+# Slurm sends USR1 to this shell before the time limit. Passed on, it makes all ranks stop together
+# at their next merge, with their results written. On TERM (scancel) Slurm tells the ranks itself.
+ranks=
+warned=
+heard=
+trap 'warned=yes heard=yes; [ -z "$ranks" ] || kill -USR1 "$ranks"' USR1
+trap 'heard=yes' TERM
+
+{command} &
+ranks=$!
+# A signal ends `wait` early, and then says nothing of the ranks.
+while heard=; wait "$ranks"; code=$?; [ -n "$heard" ]; do :; done
+{requeue}exit "$code"
+"""
+REQUEUE = """\
+
+# Stopped at the time limit: back into the queue, at most {restarts} {times}.
+if [ -n "$warned" ] && [ "$code" -ne 0 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {restarts} ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+"""
+# Under mpiexec all ranks of a node see all its GPUs: each keeps the one of its place on the node.
+# (SLURM_LOCALID is that of mpiexec's own helper there, the same for all of them.)
+ONE_GPU = """\
+# Each rank sees one GPU of its node's: the one with the rank's number on the node.
+one_gpu='
+    IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:?no GPU was given to this job}"
+    place=${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:?mpiexec does not number the ranks of a node}}
+    export CUDA_VISIBLE_DEVICES=${gpus[place]:?more ranks than GPUs on a node}
+    exec "$@"
+'
+
+"""
+
+
+def text(run: GridRun, settings: Settings, folder: Path, source: str) -> str:
+    """The script that runs `run` and leaves its result in `folder`. `source`: the grid's name.
+
+    Every text that may come from a user is quoted for the reader it has, sbatch or bash; the lines
+    of `setup` are bash by their nature, and `lines` are options of sbatch.
+    """
+    setup = "".join(f"{line}\n" for line in settings.setup)
+    parts = [f"set -e\n{setup}set +e\n\n" if setup else ""]
+    if settings.gpu_per_rank and _launcher(run, settings) == ["mpiexec"]:
+        parts.append(ONE_GPU)
+    requeue = ""
+    if settings.restarts:
+        times = "time" if settings.restarts == 1 else "times"
+        requeue = REQUEUE.format(restarts=settings.restarts, times=times) + "\n"
+    return TEXT.format(
+        title=f"{run.name} of {_shown(source)}, written by mpisgd submit.",
+        directives="\n".join(f"#SBATCH {d}" for d in directives(run, settings, folder)),
+        setup="\n" + "".join(parts),
+        command=_command(run, settings, folder),
+        requeue=requeue,
+    )
+
+
+def directives(run: GridRun, settings: Settings, folder: Path) -> list[str]:
+    """The options of sbatch, as they stand behind `#SBATCH`."""
+    nodes, most = settings.shape(run.tasks)
+    # A percent sign is sbatch's own in the names of logs, where %j is the number of the job.
+    log = str(folder).replace("%", "%%") + f"/{run.name}.%j.out"
+    asked = {
+        "job-name": run.name,
+        "output": log,
+        "open-mode": "append",
+        "account": settings.account,
+        "partition": settings.partition,
+        "time": settings.time,
+        "nodes": nodes,
+        "ntasks": run.tasks,
+        "ntasks-per-node": most,
+        "cpus-per-task": settings.cpus_per_task,
+        "gpus-per-task": 1 if settings.gpu_per_rank else None,
+        "signal": f"B:USR1@{settings.warning_seconds}",
+    }
+    chosen = [f"--{key}={sbatch_quoted(str(v))}" for key, v in asked.items() if v is not None]
+    return [*chosen, "--requeue", *settings.lines]
+
+
+def sbatch_quoted(value: str) -> str:
+    """`value` as one word of an `#SBATCH` line. ValueError for what cannot stand on a line."""
+    if not value.isprintable():
+        raise ValueError(f"{value!r} holds a control character")
+    if PLAIN.fullmatch(value):
+        return value
+    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+
+
+def _launcher(run: GridRun, settings: Settings) -> list[str]:
+    """The words before the program that start its ranks; none for a single process."""
+    if run.virtual:
+        return []
+    return settings.launcher.split()
+
+
+def _command(run: GridRun, settings: Settings, folder: Path) -> str:
+    """The command of the script, on lines short enough to read."""
+    words = _launcher(run, settings)
+    if words and words[0] == "srun":
+        # srun has --cpus-per-task from nobody else; without the last one a dead rank is waited for.
+        words += [f"--ntasks={run.tasks}", f"--cpus-per-task={settings.cpus_per_task}"]
+        words += ["--gpus-per-task=1", "--gpu-bind=single:1"] if settings.gpu_per_rank else []
+        words.append("--kill-on-bad-exit=1")
+    elif words:
+        words += ["-n", str(run.tasks)]
+    start = shlex.join(words)
+    if words and words[0] == "mpiexec" and settings.gpu_per_rank:
+        start += ' bash -c "$one_gpu" one-gpu'
+    program = own(["mpisgd"]) if settings.program is None else [settings.program]
+    rest = [*program, *run.words(str(folder / f"{run.name}.h5"))]
+    return _folded([start] if start else [], rest)
+
+
+def _folded(first: Sequence[str], words: Sequence[str], width: int = 96) -> str:
+    rows = list(first) or [shlex.quote(words[0])]
+    rest = words if first else words[1:]
+    row = ""
+    for word in map(shlex.quote, rest):
+        if row and len(row) + len(word) > width:
+            rows.append(row)
+            row = ""
+        row += (" " if row else "    ") + word
+    return " \\\n".join([*rows, *([row] if row else [])])
+
+
+def _shown(source: str) -> str:
+    """A file's name in a comment: on its line."""
+    return source if source.isprintable() else repr(source)

@@ -1,0 +1,56 @@
+"""The MNIST study: `python studies/mnist.py run` trains, `figures` draws and tabulates.
+
+`run` takes MNIST's IDX files from --data (or the variable MPISGD_DATA, a folder with `mnist` in
+it), keeps one line for each finished run in results/study-mnist/runs.jsonl, and skips those.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parent / "results" / "study-mnist"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", choices=("run", "figures"))
+    shared = os.environ.get("MPISGD_DATA", str(HERE.parent.parent / "shared" / "data"))
+    parser.add_argument("--data", default=os.path.join(shared, "mnist"), help="IDX files of MNIST")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="folder of ledger and figures"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=2100.0, help="seconds of a core for all runs"
+    )
+    arguments = parser.parse_args()
+    if arguments.command == "run":
+        run(arguments)
+    else:
+        from mnist_tables import write as write_tables
+
+        write_tables(arguments.results)
+        from mnist_figures import write as write_figures
+
+        write_figures(arguments.results)
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """All parts, in the order of their table."""
+    import mnist_runs
+    from ledger import Ledger
+    from mnist_cells import PARTS, part
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    ledger = Ledger(arguments.results / "runs.jsonl")
+    cells = [cell for name in PARTS for cell in part(name)]
+    mnist_runs.run_all(cells, ledger, arguments.data, tell, arguments.limit)
+    mnist_runs.time_all(ledger, arguments.data, tell)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

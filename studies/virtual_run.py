@@ -1,0 +1,111 @@
+"""One training run of virtual ranks, driven from Python, with recorders of the study's own."""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mpisgd.cli import BLAS_VARIABLES
+
+for _variable in BLAS_VARIABLES:  # before NumPy: the count of threads changes bits and costs
+    os.environ[_variable] = "1"
+
+import numpy as np  # noqa: E402
+
+from allreduce.evaluate import evaluate  # noqa: E402
+from mpisgd.data import Dataset  # noqa: E402
+from mpisgd.environment import environment  # noqa: E402
+from mpisgd.evaluation import effective_share, row, shard_sums  # noqa: E402
+from mpisgd.experiment import Experiment  # noqa: E402
+from mpisgd.train import algorithm_run, resolve_for  # noqa: E402
+from mpisgd.worker import NotFinite, Worker  # noqa: E402
+from mpisgd.worlds import virtual  # noqa: E402
+
+DIGITS = 6  # significant ones, in the ledger
+
+
+class Rows:
+    """A recorder: rows of /evaluation, and `watch(rank, step)` at the end of each step."""
+
+    def __init__(self, rank: int, effective: float, watch: Callable[[int, int], object] | None):
+        self.rank, self.effective, self.watch = rank, effective, watch
+        self.evaluations: list[dict[str, Any]] = []
+        self.ends: list[float] = []
+
+    def step(self, step: int, columns: Mapping[str, float]) -> None:
+        self.ends.append(columns["start_s"] + columns["step_s"])
+        if self.watch is not None:
+            self.watch(self.rank, step)
+
+    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
+        self.evaluations.append(row(sums, worker, self.effective, time_s))
+
+
+class Run:
+    """A run that has not begun. `values`: an Experiment's fields."""
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        ranks: int,
+        dataset: Dataset,
+        watch: Callable[[int, int], object] | None = None,
+    ):
+        self.experiment = resolve_for(Experiment.read(values), dataset, ranks)
+        self.share = effective_share(self.experiment)
+        self.dataset = dataset
+        self.rows = [Rows(rank, self.share, watch) for rank in range(ranks)]
+        self.clock, self.workers = virtual.world(self.experiment, dataset, self.rows)
+        self.cpu_s = 0.0
+
+    def finish(self) -> str:
+        """Run to the end; why it ended early, or an empty text."""
+        began = time.process_time()
+        try:
+            self.clock.run([algorithm_run(self.experiment, worker) for worker in self.workers])
+        except NotFinite as failure:
+            return str(failure)
+        finally:
+            self.cpu_s = time.process_time() - began
+        return ""
+
+    @property
+    def evaluations(self) -> dict[str, list[float]]:
+        """Columns of the evaluations: steps, virtual seconds, loss, accuracy, training loss."""
+        names = ("step", "time_s", "loss", "accuracy", "train_loss")
+        rows = self.rows[0].evaluations
+        return {name: [significant(row[name]) for row in rows] for name in names}
+
+    def final_test(self, dataset: Dataset) -> tuple[float, float]:
+        """(loss, accuracy) of the ranks' mean parameters on the test samples of `dataset`."""
+        copies = [worker.parameters.like() for worker in self.workers]
+        for copy, worker in zip(copies, self.workers, strict=True):
+            copy.flat[...] = worker.parameters.flat
+        evaluate(self.clock.schedule, [copy.buffer for copy in copies], mean=True)
+        loss, correct, samples, *_ = shard_sums(
+            self.workers[0].model, dataset, copies[0], None, 0, 1
+        )
+        return significant(loss / samples), significant(correct / samples)
+
+
+def significant(value: float) -> float:
+    """`value` with DIGITS significant digits."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def made_with() -> dict[str, Any]:
+    """Commit and versions, for a line of the ledger."""
+    found = environment()
+    numpy_version = found["packages"].get("numpy")
+    return {
+        "commit": found["git_commit"],
+        "python": found["python"],
+        "numpy": numpy_version,
+        "blas": found["blas"],
+    }
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """(mean, sample standard deviation over seeds); the latter NaN for one value."""
+    array = np.asarray(values, np.float64)
+    return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else float("nan")

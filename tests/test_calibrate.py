@@ -1,0 +1,149 @@
+"""Measured networks and steps: the file, and what reads it."""
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+
+from allreduce.network import Network, network
+from mpisgd import calibrate, launcher, step_times
+from mpisgd.calibrate import Measured
+from mpisgd.cli import main
+from mpisgd.errors import UsageError
+from mpisgd.experiment import Experiment
+from mpisgd.predict import measured, networks
+from mpisgd.store.writer import Writer
+from mpisgd.tuning import Times, tuned
+
+EXACT = {
+    "latency_s": Measured(5e-5, 4e-5, 6e-5, 9),
+    "bandwidth_Bps": Measured(25e6, 24e6, 26e6, 9),
+    "overhead_s": Measured(1e-6, 1e-6, 1e-6, 9),
+    "eager_limit_B": Measured(4096.0, 4096.0, 4096.0, 1),
+    "sum_s_per_B": Measured(1e-10, 1e-10, 1e-10, 9),
+    "look_s": Measured(1e-6, 1e-6, 1e-6, 9),
+}
+STEPS = {8: Measured(0.01, 0.01, 0.01, 9), 32: Measured(0.02, 0.02, 0.02, 9)}
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A calibration of four hosts with one rank each, as the command writes it."""
+    hosts = ["h0", "h1", "h2", "h3"]
+    path = tmp_path / "found.toml"
+    found = calibrate._network("found", EXACT, hosts)
+    path.write_text(found.toml() + calibrate._notes(EXACT, STEPS, Experiment(), hosts))
+    return path
+
+
+def test_the_file_reads_back_as_the_network(file):
+    found = network(str(file))
+    assert found == Network(
+        "found", 5e-5, 25e6, 1e-10, 1e-6, 1e-6, eager_limit_B=4096.0, ranks_per_node=1
+    )
+    assert tomllib.loads(file.read_text())["calibration"]["hosts"] == 4
+
+
+def test_ranks_of_one_host_know_only_the_way_inside():
+    found = calibrate._network("one", EXACT, ["h"] * 4)
+    assert found.ranks_per_node == 4
+    assert (found.node_latency_s, found.node_bandwidth_Bps) == (5e-5, 25e6)
+
+
+def test_several_ranks_a_host_share_its_uplink():
+    inside = {f"node_{key}": EXACT[key] for key in ("latency_s", "bandwidth_Bps")}
+    found = calibrate._network("two", EXACT | inside, ["h0", "h0", "h1", "h1"])
+    assert (found.ranks_per_node, found.uplink_Bps) == (2, 25e6)
+
+
+def test_the_closed_forms_take_it_too(file):
+    found = networks.find(str(file))
+    assert found.bandwidth_Gbps == pytest.approx(0.2)
+    assert (found.server_size, found.sum_s_per_byte) == (1, 1e-10)
+    assert networks.find("titanx-20g").bandwidth_Gbps == pytest.approx(20)
+
+
+@pytest.mark.parametrize(("batch", "seconds"), [(4, 0.01), (8, 0.01), (20, 0.015), (64, 0.04)])
+def test_step_times_of_a_calibration(file, batch, seconds):
+    assert step_times.seconds(str(file), batch) == pytest.approx(seconds)
+
+
+def test_step_times_of_a_net_on_a_device():
+    """PALEO's figure for its own ResNet-50 at a batch of 64 on a TITAN X."""
+    assert step_times.seconds("resnet50-paleo@titanx", 64) == pytest.approx(0.3092757, rel=1e-6)
+    experiment = Experiment.read({"step-time": "resnet50-paleo@titanx", "batch": 64})
+    resolved = experiment.resolved(4, 10)
+    assert resolved.step_seconds == pytest.approx(0.3092757, rel=1e-6)
+    assert resolved.step_time_from == "resnet50-paleo@titanx"
+
+
+FOREIGN = (
+    "",
+    "a = 1",
+    "[calibration]",
+    "[calibration]\nbatches = [1]\nstep_s = [0.0]",
+    "[calibration]\nbatches = 3\nstep_s = 'x'",
+)
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_a_foreign_file_is_no_step_time(tmp_path, text):
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"x\.toml"):
+        step_times.seconds(str(path), 8)
+
+
+def test_advice_from_a_calibration(file, capsys):
+    words = ["advise", "--from", str(file), "--ranks", "4", "--batch", "32", "--bytes", "1MB"]
+    assert main([*words, "--format", "json"]) == 0
+    row = json.loads(capsys.readouterr().out)[0]
+    # Two rounds of 1 MB at 25 MB/s, and a little: 80 ms over steps of 20 ms.
+    assert row["allreduce_s"] == pytest.approx(0.08, rel=0.01)
+    assert row["delay"] == 5
+
+
+def test_advice_from_a_run(tmp_path, capsys):
+    """Rank 1 is the last: what it waits is the all-reduce."""
+    path = tmp_path / "run.h5"
+    config = {"algorithm": "minibatch", "batch": 16, "allreduce": "ring"}
+    with Writer(path, kind="train", config=config, environment={}, ranks=2) as writer:
+        for rank, (compute, wait) in enumerate([(0.010, 0.028), (0.014, 0.024)]):
+            columns = {"compute_s": compute, "update_s": 0.001, "wait_s": wait, "poll_s": 0.0}
+            writer.steps(rank, 1, {name: np.full(5, value) for name, value in columns.items()})
+        writer.complete({})
+    found = measured.from_run(str(path))
+    assert found == (pytest.approx(0.015), pytest.approx(0.024), 2, 16, "ring")
+    assert main(["advise", "--from", str(path)]) == 0
+    assert "delay 2, tau 3" in capsys.readouterr().out
+
+
+def test_advice_needs_a_run_that_exposes_its_all_reduce(tmp_path, capsys):
+    path = tmp_path / "run.h5"
+    with Writer(path, kind="train", config={"algorithm": "dasgd"}, environment={}, ranks=2) as w:
+        w.complete({})
+    assert main(["advise", "--from", str(path)]) == 2
+    assert "a run of minibatch" in capsys.readouterr().err
+
+
+def test_the_delay_of_measured_times():
+    experiment = Experiment(algorithm="dasgd", delay="auto", ranks=8)
+    chosen = tuned(experiment, Times(0.01, 0.025))
+    assert (chosen.delay, chosen.tau) == (3, 4)
+    bounded = tuned(Experiment(algorithm="dasgd", delay="auto", tau=2, ranks=8), Times(0.01, 1.0))
+    assert (bounded.delay, bounded.tau) == (2, 2)
+
+
+def test_a_real_calibration_on_two_ranks(tmp_path):
+    path = tmp_path / "here.toml"
+    words = ["mpisgd", "calibrate", "--repetitions", "6", "--batches", "8", "--output", str(path)]
+    done = launcher.find().run(2, launcher.own([*words, "--format", "json"]), timeout=60)
+    assert done.returncode == 0, done.stderr
+    rows = {row["quantity"]: row for row in json.loads(done.stdout)}
+    assert rows["bandwidth_Bps"]["value"] > 1e7
+    assert rows["speed at batch 8"]["value"] > 100
+    assert network(str(path)).ranks_per_node == 2
+    again = launcher.find().run(2, launcher.own(words), timeout=60)
+    assert again.returncode == 2
+    assert "exists" in again.stderr
