@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpisgd.cli import main
-from mpisgd.report.accounting import effective_share, row, targets
+from mpisgd.report.accounting import effective_share, row, step_seconds, targets
 from mpisgd.report.collect import Named, collect, find
 from mpisgd.report.notes import notes
 from mpisgd.report.scaling import karp_flatt, scaling
@@ -356,3 +356,14 @@ def test_shown_cuts_wide_tables_without_losing_a_cell(folder):
     lead = str(folder / "a.h5"), str(folder / "b.h5"), "file"
     words = [w for w in narrow.split() if w not in lead]
     assert sorted(words) == sorted(w for w in wide.split() if w not in lead)
+
+
+def test_step_seconds_see_the_one_step_of_a_round_that_waits():
+    """Local SGD with tau = 4: three steps of 1 s and one of 3 s are 1.5 s a step, not 1 s."""
+    steps = np.tile(np.array([1.0, 1.0, 1.0, 3.0]), 5)[:, None].repeat(2, axis=1)
+    assert step_seconds(steps, 4) == 1.5
+    assert step_seconds(steps[:, :1], 1) == 1.0
+    slower = steps * np.array([1.0, 2.0])
+    assert step_seconds(slower, 4) == 3.0
+    assert step_seconds(steps[:2], 4) == 1.0
+    assert step_seconds(steps[:0], 4) is None

@@ -43,17 +43,15 @@ def clock(run: Run) -> str:
 def speed(run: Run) -> dict[str, Any]:
     """Steps, seconds, rates and shares of step time, evaluations excluded.
 
-    step_s: median over steps of the longest step of all ranks. steps_per_s and samples_per_s:
-    over the whole training time, the final average included; samples are those that were used.
+    step_s: see `step_seconds`. steps_per_s and samples_per_s: over the whole training time, the
+    final average included; samples are those that were used.
     """
     done = int(run.reported.min()) if len(run.reported) else 0
     spent = {part: _rows(run, f"{part}_s", done) for part in PARTS}
     steps = _rows(run, "step_s", done)
-    longest = steps.max(axis=1) if steps.size else np.zeros(0)
-    longest = longest[np.isfinite(longest)]
     time_s = last(run, "time_s") if run.complete else None
-    if time_s is None:
-        time_s = float(longest.sum()) or None
+    if time_s is None and steps.size:
+        time_s = float(np.nansum(steps, axis=0).max()) or None
     computed = _rows(run, "samples", done)
     samples = last(run, "samples_used") if run.complete else None
     if samples is None and computed.size:
@@ -69,10 +67,26 @@ def speed(run: Run) -> dict[str, Any]:
         "time_s": time_s,
         "steps_per_s": _divided(done, time_s),
         "samples_per_s": _divided(samples, time_s),
-        "step_s": float(np.median(longest)) if len(longest) else None,
+        "step_s": step_seconds(steps, run.config.get("tau") or 1),
         **shares,
         "other_share": max(0.0, 1 - sum(known)) if known else None,
     }
+
+
+def step_seconds(steps: np.ndarray, tau: int) -> float | None:
+    """Seconds per step, from seconds [step, rank]: the median over rounds of tau steps of the mean
+    over a round's steps, on the rank that took longest.
+
+    By rounds, since only one step of a round waits for an average: a median over steps would not
+    see it. Fewer steps than a round: their mean.
+    """
+    tau = min(tau, len(steps))
+    if not tau:
+        return None
+    rounds = steps[: len(steps) // tau * tau].reshape(-1, tau, steps.shape[1])
+    longest = rounds.mean(axis=1).max(axis=1)
+    longest = longest[np.isfinite(longest)]
+    return float(np.median(longest)) if len(longest) else None
 
 
 def effective_share(run: Run) -> float:

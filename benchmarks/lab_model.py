@@ -1,0 +1,98 @@
+"""Simulation against reality: all-reduces in the lab, and what the simulator said they would take.
+
+    python benchmarks/lab_model.py --hosts 2,4,8 --output FILE.json
+
+For each number of hosts: `mpisgd calibrate` measures messages between two hosts, nothing else; the
+simulator prices the schedules on the network that gives; `mpisgd bench allreduce` runs them. The error
+is (simulated - measured) / measured, of medians. Needs root, see `mpisgd lab`.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from allreduce.algorithms import build
+from allreduce.network import network
+from allreduce.simulate import simulate
+from mpisgd import launcher, tables
+from mpisgd.lab import Lab
+
+ALGORITHMS = ("tree", "butterfly", "halving-doubling", "ring")
+COLUMNS = (
+    "mpi", "hosts", "algorithm", "bytes", "repetitions", tables.Column("measured_ms", ".3f"),
+    tables.Column("p10_ms", ".3f"), tables.Column("p90_ms", ".3f"),
+    tables.Column("simulated_ms", ".3f"), tables.Column("error", "+.1%"),
+)  # fmt: skip
+
+
+def main() -> int:
+    options = _options()
+    rows = []
+    for hosts in map(int, options.hosts.split(",")):
+        with Lab(hosts, options.rate, mpiexec=options.mpiexec) as lab:
+            rows += _compare(lab, hosts, options)
+    print(tables.render(COLUMNS, rows, "table"))
+    errors = [abs(row["error"]) for row in rows]
+    summary = {"median_error": statistics.median(errors), "worst_error": max(errors)}
+    print(summary)
+    if options.output:
+        found = {"method": __doc__, "options": vars(options), **summary, "rows": rows}
+        Path(options.output).write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hosts", default="2,4,8")
+    parser.add_argument("--rate", default="200mbit")
+    parser.add_argument("--mpiexec", help="of the MPI to measure; its python runs the ranks")
+    parser.add_argument("--sizes", default="64K:4M")
+    parser.add_argument("--chunks", default="1")
+    parser.add_argument("--budget", default="2", help="seconds a case")
+    parser.add_argument("--output")
+    return parser.parse_args()
+
+
+def _compare(lab: Lab, hosts: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    python = sys.executable
+    if options.mpiexec is not None:
+        python = str(Path(options.mpiexec).parent / "python")
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "lab.toml")
+        _run(lab, hosts, [python, "-m", "mpisgd", "calibrate", "--output", file])
+        links = network(file)
+    bench = _run(lab, hosts, [
+        python, "-m", "mpisgd", "bench", "allreduce", "--algorithms", ",".join(ALGORITHMS),
+        "--sizes", options.sizes, "--chunks", options.chunks, "--in-place",
+        "--time-budget", options.budget, "--format", "json",
+    ])  # fmt: skip
+    rows = []
+    for case in json.loads(bench):
+        if case["algorithm"] not in ALGORITHMS:
+            continue
+        schedule = build(case["algorithm"], hosts)
+        ends = simulate(schedule, case["bytes"], links, itemsize=4, chunks=case["chunks"])
+        simulated = float(ends.max())
+        rows.append({
+            "mpi": launcher.find(options.mpiexec).kind, "hosts": hosts,
+            "algorithm": case["algorithm"], "bytes": case["bytes"],
+            "repetitions": case["repetitions"], "measured_ms": case["median_s"] * 1e3,
+            "p10_ms": case["p10_s"] * 1e3, "p90_ms": case["p90_s"] * 1e3,
+            "simulated_ms": simulated * 1e3, "error": simulated / case["median_s"] - 1,
+        })  # fmt: skip
+    return rows
+
+
+def _run(lab: Lab, hosts: int, words: list[str]) -> str:
+    done = lab.run(words, ranks=hosts, timeout=600)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

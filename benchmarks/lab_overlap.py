@@ -1,0 +1,134 @@
+"""What delayed averaging hides, on hosts with a slow network: seconds per step over compute alone.
+
+    python benchmarks/lab_overlap.py --hosts 2 --rate 200mbit --output FILE.json [--step-time 40ms]
+
+Each algorithm is launched several times, in random order within each of the launches; the table
+gives medians over launches, and the spread. Compute alone is a run of its own without communication
+(Local SGD that never comes to its average). Needs root, see `mpisgd lab`.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mpisgd import launcher, tables
+from mpisgd.lab import Lab
+from mpisgd.report.accounting import effective_share
+from mpisgd.store.reader import read
+
+ALONE = "compute alone"
+TAU, DELAY, XI = 4, 3, 0.25
+RUNS = {
+    ALONE: "--algorithm local --tau 1000000",
+    "minibatch": "--algorithm minibatch",
+    "local": f"--algorithm local --tau {TAU}",
+    "dasgd": f"--algorithm dasgd --tau {TAU} --delay {DELAY} --xi {XI}",
+    "dasgd delta": f"--algorithm dasgd --tau {TAU} --delay {DELAY} --merge delta",
+}
+MODEL = "--model mlp --hidden 512,448 --data synthetic"  # 251,402 parameters: 1.006 MB
+SAMPLES = 4096  # a rank: whole batches only, for any batch that divides it
+COLUMNS = (
+    "mpi", "hosts", "rate", "step_time", "algorithm", "launches",
+    tables.Column("step_ms", ".2f"), tables.Column("spread_ms", ".2f"),
+    tables.Column("over_alone", ".3f"), tables.Column("hidden_share", ".2f"),
+    tables.Column("effective_steps", ".2f"), tables.Column("effective_step_ms", ".2f"),
+)  # fmt: skip
+
+
+def main() -> int:
+    options = _options()
+    samples: dict[str, list[float]] = {name: [] for name in RUNS}
+    shares: dict[str, float] = {}
+    shuffled = random.Random(options.seed)
+    with Lab(options.hosts, options.rate, mpiexec=options.mpiexec) as lab:
+        for launch in range(options.launches):
+            for name in shuffled.sample(list(RUNS), len(RUNS)):
+                step_s, shares[name] = _launch(lab, name, options)
+                samples[name].append(step_s)
+                print(f"launch {launch + 1} {name}: {step_s * 1e3:.2f} ms", file=sys.stderr)
+    rows = _rows(samples, shares, options)
+    print(tables.render(COLUMNS, rows, "table"))
+    if options.output:
+        method = {
+            "method": __doc__, "options": vars(options), "model": MODEL, "runs": RUNS,
+            "samples_s": samples, "rows": rows,
+        }  # fmt: skip
+        Path(options.output).write_text(json.dumps(method, indent=1) + "\n")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--rate", default="200mbit")
+    parser.add_argument("--mpiexec", help="of the MPI to measure; its python runs the ranks")
+    parser.add_argument("--launches", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--step-time", default=None)
+    parser.add_argument("--allreduce", default="halving-doubling")
+    parser.add_argument("--chunks", type=int, default=1)
+    parser.add_argument("--progress", default="poll")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output")
+    return parser.parse_args()
+
+
+def _launch(lab: Lab, name: str, options: argparse.Namespace) -> tuple[float, float]:
+    """Seconds per step and the effective share of one run, its first rounds left out."""
+    python = _python(options.mpiexec)
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "run.h5")
+        words = [
+            python, "-m", "mpisgd", "train", *RUNS[name].split(), *MODEL.split(),
+            "--data-samples", str(SAMPLES * options.hosts), "--batch", str(options.batch),
+            "--steps", str(options.steps), "--evaluate-every", "0", "--lr", "0.01",
+            "--allreduce", options.allreduce, "--chunks", str(options.chunks),
+            "--progress", options.progress, "--output", file,
+        ]  # fmt: skip
+        if options.step_time:
+            words += ["--step-time", options.step_time]
+        done = lab.run(words, ranks=options.hosts, timeout=120)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
+        with read(file) as run:
+            first = 2 * TAU  # the first two rounds warm up
+            begins = run.steps["start_s"][first]
+            ends = run.steps["start_s"][-1] + run.steps["step_s"][-1]
+            return float((ends - begins).max()) / (options.steps - first), effective_share(run)
+
+
+def _python(mpiexec: str | None) -> str:
+    return sys.executable if mpiexec is None else str(Path(mpiexec).parent / "python")
+
+
+def _rows(
+    samples: dict[str, list[float]], shares: dict[str, float], options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    alone, every_step = medians[ALONE], medians["minibatch"] - medians[ALONE]
+    rows = []
+    for name, median in medians.items():
+        averages = 1 if name == "minibatch" else 0 if name == ALONE else TAU
+        # An average takes what mini-batch SGD loses at every step.
+        exposed = (median - alone) * averages
+        rows.append({
+            "mpi": launcher.find(options.mpiexec).kind, "hosts": options.hosts,
+            "rate": options.rate, "step_time": options.step_time or "real", "algorithm": name,
+            "launches": len(samples[name]), "step_ms": median * 1e3,
+            "spread_ms": (max(samples[name]) - min(samples[name])) * 1e3,
+            "over_alone": median / alone,
+            "hidden_share": 1 - exposed / every_step if averages else None,
+            "effective_steps": shares[name] * (1 if averages < 2 else TAU),
+            "effective_step_ms": median / shares[name] * 1e3,
+        })  # fmt: skip
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
