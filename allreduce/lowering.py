@@ -77,9 +77,11 @@ class _DirectMessages:
 
     def _addition(self, where: Any, landing: Any) -> Callable[[], None]:
         """Add what has landed."""
-        if self.memory is HOST:  # straight to NumPy: that is 0.3 us less
-            return partial(np.add, where, landing, where)
-        return partial(self.memory.add, where, landing)
+        if self.memory is not HOST:
+            return partial(self.memory.add, where, landing)
+        if where.size == 1 and where.dtype.kind == "f":
+            return partial(_add_one, where, landing)
+        return partial(np.add, where, landing, where)  # straight to NumPy: 0.3 us less
 
     def _incoming(self, step: Step) -> list[Message]:
         """The messages of a step that need scratch."""
@@ -105,6 +107,11 @@ class _DirectMessages:
                 octets = memory.octets(span[low:high])
                 requests.append(make(octets, message.peer, self.tag + offset))
                 peers.append(Peer(action, message.peer, number, octets.size))
+
+
+def _add_one(where: Any, landing: Any) -> None:
+    """The same bits as np.add, which takes longer for one element (0.7 us) than for two (0.3)."""
+    where[0] += landing[0]
 
 
 class _StagedMessages(_DirectMessages):

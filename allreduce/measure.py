@@ -36,7 +36,7 @@ class Rule:
     the median) to either side, or `maximum` is reached, or `budget_s` seconds are over.
     """
 
-    minimum: int = 10
+    minimum: int = 20
     maximum: int = 2000
     budget_s: float = 1.0
     tolerance: float = 0.02
@@ -273,7 +273,7 @@ def overlap(
 def trials(size: int, dtype: Any) -> int:
     """How many vectors it takes until any two of `size` ranks have differed in every element.
 
-    AllreduceError if not even zeros and ones of so many ranks add up exactly in `dtype`.
+    AllreduceError if not even ones and twos of so many ranks add up exactly in `dtype`.
     """
     base = _base(size, np.dtype(dtype))
     return next(digits for digits in range(1, 65) if base**digits >= size)
@@ -282,9 +282,9 @@ def trials(size: int, dtype: Any) -> int:
 def pattern(rank: int, size: int, count: int, dtype: Any, trial: int = 0) -> np.ndarray:
     """What `rank` contributes to validation number `trial`: small integers, exact in any order.
 
-    Element i holds one digit of the rank's number, turned by an amount that depends on i. In
-    `trials(size, dtype)` vectors every element has shown every digit: so a rank that is left out
-    cannot be made up for by one that is counted twice.
+    Element i holds one digit of the rank's number, turned by an amount that depends on i, and one
+    more, so that a rank left out is missed. In `trials(size, dtype)` vectors every element has
+    shown every digit: so a rank left out is not made up for by one that is counted twice.
     """
     table = _digits(np.array([rank]), size, np.dtype(dtype), trial)[0]
     return np.resize(table.astype(dtype), count)
@@ -297,9 +297,9 @@ def wrong(result: np.ndarray, size: int, trial: int = 0) -> int:
 
 
 def _base(size: int, dtype: np.dtype) -> int:
-    """Values are below it: the sum of `size` of them is exact."""
+    """The largest value: the sum of `size` of them is exact."""
     limit = EXACT.get(dtype.name) or int(np.iinfo(dtype).max)
-    base = min(limit // size, 1000) + 1
+    base = min(limit // size, 1000)
     if base < 2:
         raise AllreduceError(
             f"{size} ranks cannot be validated in {dtype}: sums are exact up to {limit} only"
@@ -313,4 +313,4 @@ def _digits(ranks: np.ndarray, size: int, dtype: np.dtype, trial: int) -> np.nda
     index = np.arange(PERIOD * digits)
     digit = (index + trial) % digits
     turn = index % PERIOD * 617  # neighbours differ
-    return (ranks[:, None] // base**digit + turn) % base
+    return (ranks[:, None] // base**digit + turn) % base + 1

@@ -3,7 +3,7 @@
     python benchmarks/lab_model.py --hosts 2,4,8 --output FILE.json
 
 For each number of hosts: `mpisgd calibrate` measures messages between two hosts, nothing else; the
-simulator prices the schedules on the network that gives; `mpisgd bench allreduce` runs them. The error
+simulator prices the schedules on that network; `mpisgd bench allreduce` runs them. The error
 is (simulated - measured) / measured, of medians. Needs root, see `mpisgd lab`.
 """
 

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
@@ -19,9 +20,13 @@ COMMANDS = {
     "simulate": ("mpisgd.simulate", "price all-reduce schedules on a model of a network"),
     "predict": ("mpisgd.predict.command", "model step and epoch times of networks on clusters"),
     "advise": ("mpisgd.predict.advise_command", "the delay and tau that hide an all-reduce"),
+    "submit": ("mpisgd.submit.command", "run a grid of experiments as Slurm jobs, or here"),
     "lab": ("mpisgd.lab", "run a command on hosts with a network of a chosen rate"),
+    "replay": ("mpisgd.replay", "repeat a run with parameter servers to the same bits"),
     "report": ("mpisgd.report.command", "compare result files"),
 }
+
+HUSH = 1.0  # s
 
 BLAS_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -36,7 +41,7 @@ class Parser(argparse.ArgumentParser):
     """argparse, with errors of one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
+        self.exit(_refuse(f"{self.prog}: error: {' '.join(message.split())}"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,11 +56,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(command.run(arguments) or 0)
     except UsageError as mistake:
-        print(f"mpisgd {arguments.command}: error: {mistake}", file=sys.stderr)
-        return 2
+        return _refuse(f"mpisgd {arguments.command}: error: {mistake}")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _refuse(line: str) -> int:
+    """Say what the user got wrong, once for all ranks; the exit code."""
+    from mpisgd.launch import speaks
+
+    if speaks():
+        print(line, file=sys.stderr, flush=True)
+    else:
+        time.sleep(HUSH)  # the first exit ends the job, and should not be one that said nothing
+    return 2
 
 
 def _parser(words: Sequence[str]):

@@ -33,7 +33,7 @@ def world() -> Any:
     comm = MPI.COMM_WORLD
     tasks = announced_tasks(os.environ)
     if comm.Get_size() == 1 and tasks > 1:
-        library = MPI.Get_library_version().split("\n")[0].strip(" \0")[:60]
+        library = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split())[:60]
         raise UsageError(
             f"the launcher started {tasks} tasks, but each is an MPI world of its own",
             None,
@@ -41,6 +41,15 @@ def world() -> Any:
             "--mpi=pmix (Open MPI)",
         )
     return comm
+
+
+def thread_comm(comm: Any) -> Any:
+    """A communicator of its own for a progress thread. UsageError if MPI forbids threads."""
+    from mpi4py import MPI
+
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise UsageError("--progress", "thread", "this MPI library was not started for threads")
+    return comm.Dup()
 
 
 def announced_tasks(environment: Mapping[str, str]) -> int:
@@ -75,7 +84,7 @@ def agree(comm: Any, error: UsageError | None, deadline: float = 60.0) -> None:
     told = texts(comm, str(error) if error else "", deadline)
     for rank, text in enumerate(told):
         if text:
-            raise UsageError(text if rank == 0 or not told[0] else told[0])
+            raise error if error and rank == comm.Get_rank() else UsageError(text)
 
 
 def guarded(comm: Any, main: Callable[[], int]) -> int:
@@ -147,6 +156,7 @@ class Signals:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             self._give_up()
+            return
         self.received = signal.Signals(number)
         self.ask()
         self._timer = threading.Timer(GRACE, self._give_up)

@@ -1,7 +1,8 @@
 """Rows on their way to the result file: every rank's to rank 0, without anyone waiting."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,99 @@ from mpisgd import evaluation
 
 COLUMNS = (
     "start_s", "step_s", "compute_s", "update_s", "poll_s", "wait_s", "polls", "samples", "loss",
+    "staleness", "used",
 )  # fmt: skip
+SERVED = ("staleness", "used")  # what only workers of servers report
 ROWS = 64  # rows in a message
 INTERVAL = 2.0  # s between messages, and between flushes of the file
 TAG = 32000  # MPI promises 32,767
-END = -1.0  # where a row has its step: this rank sends no more
+ROW, END = 1.0, -1.0  # marks: a row; this rank sends no more
+
+
+class Rows:
+    """Rows of `width` numbers from every rank to rank 0, without anyone waiting.
+
+    `deliver(rank, rows)` is called on rank 0 with rows (n, width), in each rank's own order;
+    `after()` when some have been.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        width: int,
+        tag: int,
+        deliver: Callable[[int, np.ndarray], object],
+        *,
+        after: Callable[[], object] = lambda: None,
+        deadline: float = 60.0,
+    ):
+        self.comm, self.tag, self.deadline = comm, tag, deadline
+        self.rank, self.deliver, self.after = comm.Get_rank(), deliver, after
+        self._table = np.zeros((ROWS, 1 + width))  # a mark, and the row
+        self._count, self._sent_at = 0, time.monotonic()
+        self._sends: list[tuple[Any, np.ndarray]] = []
+        self._open = set(range(1, comm.Get_size())) if self.rank == 0 else set()
+
+    def add(self, row: Sequence[float]) -> None:
+        """Take one row."""
+        self._table[self._count] = ROW, *row
+        self._count += 1
+        self.look()
+
+    def look(self) -> None:
+        """Hand over what there is when it is time to."""
+        if self._count == ROWS or time.monotonic() - self._sent_at > INTERVAL:
+            self._ship()
+
+    def finish(self, without: Collection[int] = ()) -> None:
+        """Hand over what is left; on rank 0, until every rank's last row is there, but for those
+        `without`."""
+        self._ship()
+        if self.rank:
+            self._table[0, 0] = END
+            self._count = 1
+            self._ship()
+        self._open.difference_update(without)
+        began = time.monotonic()
+
+        def all_there() -> bool:
+            self._receive()
+            if time.monotonic() - began > self.deadline:
+                missing = ", ".join(map(str, sorted(self._open))) or "0"
+                raise Stalled(f"rank {self.rank} waited {self.deadline:.0f} s for rank {missing} "
+                              "to hand over its records")  # fmt: skip
+            return not self._open and self._sent()
+
+        wait_until(all_there)
+        self.after()
+
+    def _ship(self) -> None:
+        table, count = self._table, self._count
+        self._count, self._sent_at = 0, time.monotonic()
+        if self.rank == 0:
+            if count:
+                self.deliver(0, table[:count, 1:])
+            self._receive()
+            self.after()
+        elif count:
+            table[count:, 0] = 0
+            self._sends.append((self.comm.Isend(table, 0, self.tag), table))
+            self._table = np.zeros_like(table)
+            self._sent()
+
+    def _sent(self) -> bool:
+        self._sends = [(request, rows) for request, rows in self._sends if not request.Test()]
+        return not self._sends
+
+    def _receive(self) -> None:
+        for rank in list(self._open):
+            while rank in self._open and self.comm.Iprobe(rank, self.tag):
+                table = np.zeros_like(self._table)
+                self.comm.Recv(table, rank, self.tag)
+                if table[0, 0] == END:
+                    self._open.discard(rank)
+                else:
+                    self.deliver(rank, table[table[:, 0] == ROW, 1:])
 
 
 class Recorder:
@@ -34,25 +123,18 @@ class Recorder:
         deadline: float = 60.0,
         on_step: Callable[[], object] | None = None,
     ):
-        self.comm, self.store, self.effective, self.deadline = comm, store, effective, deadline
-        self.rank, self.on_step = comm.Get_rank(), on_step
+        self.store, self.effective, self.on_step = store, effective, on_step
         self.last_evaluation: dict[str, Any] = {}
-        self._rows, self._rates = _table(), np.zeros(ROWS)
-        self._count, self._sent_at = 0, time.monotonic()
-        self._sends: list[tuple[Any, np.ndarray]] = []
-        self._open = set(range(1, comm.Get_size())) if self.rank == 0 else set()
+        self.rows = Rows(
+            comm, len(COLUMNS) + 2, TAG, self._store, deadline=deadline,
+            after=lambda: None if store is None else store.flush(),
+        )  # fmt: skip
 
     def step(self, step: int, columns: dict[str, float]) -> None:
         """Take one row of /steps."""
-        row = self._rows[self._count]
-        row[0] = step
-        row[1:] = [columns[name] for name in COLUMNS]
-        self._rates[self._count] = columns["rate"]
-        self._count += 1
+        self.rows.add((step, *values(columns), columns.get("rate", math.nan)))
         if self.on_step is not None:
             self.on_step()
-        if self._count == ROWS or time.monotonic() - self._sent_at > INTERVAL:
-            self._ship()
 
     def evaluation(self, worker: Any, sums: np.ndarray, time_s: float) -> None:
         """Take the sums over all ranks of one evaluation."""
@@ -60,62 +142,25 @@ class Recorder:
         if self.store is not None:
             self.store.evaluation(**self.last_evaluation)
 
-    def finish(self) -> None:
+    def finish(self, without: Collection[int] = ()) -> None:
         """Ship what is left; on rank 0, until every rank's last row is there."""
-        self._ship()
-        if self.rank:
-            self._rows[0, 0] = END
-            self._count = 1
-            self._ship()
-        began = time.monotonic()
-
-        def all_there() -> bool:
-            self._receive()
-            if time.monotonic() - began > self.deadline:
-                missing = ", ".join(map(str, sorted(self._open))) or "0"
-                raise Stalled(f"rank {self.rank} waited {self.deadline:.0f} s for rank {missing} "
-                              "to hand over its records")  # fmt: skip
-            return not self._open and self._sent()
-
-        wait_until(all_there)
-
-    def _ship(self) -> None:
-        """Hand over the rows so far."""
-        if self.rank == 0:
-            self._store(0, self._rows[: self._count])
-            self._receive()
-            if self.store is not None:
-                self.store.flush()
-        elif self._count:
-            rows = self._rows
-            rows[self._count :, 0] = 0
-            self._sends.append((self.comm.Isend(rows, 0, TAG), rows))
-            self._rows = _table()
-            self._sent()
-        self._count, self._sent_at = 0, time.monotonic()
-
-    def _sent(self) -> bool:
-        self._sends = [(request, rows) for request, rows in self._sends if not request.Test()]
-        return not self._sends
-
-    def _receive(self) -> None:
-        for rank in list(self._open):
-            while rank in self._open and self.comm.Iprobe(rank, TAG):
-                rows = _table()
-                self.comm.Recv(rows, rank, TAG)
-                if rows[0, 0] == END:
-                    self._open.discard(rank)
-                else:
-                    self._store(rank, rows[rows[:, 0] > 0])
+        self.rows.finish(without)
 
     def _store(self, rank: int, rows: np.ndarray) -> None:
         if self.store is None or not len(rows):
             return
-        columns = dict(zip(COLUMNS, rows[:, 1:].T, strict=True))
-        if rank == 0:
-            columns["rate"] = self._rates[: len(rows)]
+        columns = reported(rows[:, 1:-1].T)
+        if rank == 0 and np.isfinite(rows[:, -1]).any():
+            columns["rate"] = rows[:, -1]
         self.store.steps(rank, int(rows[0, 0]), columns)
 
 
-def _table() -> np.ndarray:
-    return np.zeros((ROWS, 1 + len(COLUMNS)))
+def values(columns: dict[str, float]) -> list[float]:
+    """A row of /steps in the order of COLUMNS, -1 where nothing was reported."""
+    return [columns.get(name, -1) if name in SERVED else columns[name] for name in COLUMNS]
+
+
+def reported(table: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns by name, from the rows of `values` turned on their side."""
+    columns = dict(zip(COLUMNS, table, strict=True))
+    return {n: c for n, c in columns.items() if n not in SERVED or (c >= 0).any()}

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from allreduce.errors import Stalled
 from mpisgd.data import Dataset
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
@@ -70,6 +71,9 @@ class ServedWorker(Worker):
         fate, failed = Fate(), (0, 0)
         while self._awaited:
             letter = yield from self.site.receive()  # type: ignore[attr-defined]
+            if letter is None:
+                waited = ", ".join(map(str, sorted(self._awaited)))
+                raise Stalled(f"worker {self.rank} waits for server {waited} in vain")
             answer = Answer(*letter.header)
             fate = self._take(letter.source, answer, letter.payload, fate)
             if answer.failed_step:
@@ -95,7 +99,9 @@ class ServedWorker(Worker):
                 self.step, self.versions[server], 0 if abandoned else self.samples, self.loss,
                 abandoned, self.first_not_finite, int(self.stopping), site.paused_s,
             )  # fmt: skip
-            site.send(server, header, None if abandoned else self.gradient.flat[self.shards[server]])
+            site.send(
+                server, header, None if abandoned else self.gradient.flat[self.shards[server]]
+            )
         self._awaited = set(self._open)
 
     def indices(self) -> np.ndarray:

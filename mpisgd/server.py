@@ -195,8 +195,8 @@ class Server:
         """The last evaluation; then tell every worker that the shard has ended."""
         if self.failed is None:
             yield from self._evaluate(final=True)
-        for push in sorted(self.waiting.values()):
-            self.reply(push, used=False)
+        for waiting in sorted(self.waiting.values(), key=lambda push: push.worker):
+            self.reply(waiting, used=False)
         if self.policy.abandon:
             self._notify()
         while self._open:
@@ -252,7 +252,7 @@ class Server:
                 self.site.notify(worker)
 
     def _mean(self, ordered: Sequence[Push]) -> np.ndarray:
-        """Over samples; a stale gradient may count less. One that counts fully is taken as it is."""
+        """Over samples; a stale gradient may count less. A single one is taken as it is."""
         weights = self._weights(ordered)
         if weights is None:
             first, *others = (push.gradient for push in ordered)
@@ -302,8 +302,8 @@ class Server:
     def _missing(self) -> str:
         names = ", ".join(map(str, sorted(self._open - self.waiting.keys()))) or "nobody"
         return (
-            f"server {self.index} waits for worker {names} in vain: update {self.version + 1} needs "
-            f"{self.policy.group} gradients, {len(self.waiting)} have come"
+            f"server {self.index} waits for worker {names} in vain: update {self.version + 1} "
+            f"needs {self.policy.group} gradients, {len(self.waiting)} have come"
         )
 
 

@@ -152,10 +152,14 @@ def _add_draw(straggler: Straggler, term: str) -> None:
     elif name == "shifted":
         (share,) = values
         _require(share <= 1)
-        straggler.draws.append(lambda generator, count: 1 - share + share * generator.exponential(size=count))
+        straggler.draws.append(
+            lambda generator, count: 1 - share + share * generator.exponential(size=count)
+        )
     elif name == "lognormal":
         (sigma,) = values
-        straggler.draws.append(lambda generator, count: generator.lognormal(-(sigma**2) / 2, sigma, count))
+        straggler.draws.append(
+            lambda generator, count: generator.lognormal(-(sigma**2) / 2, sigma, count)
+        )
     elif name == "pareto":
         alpha, chance = (*values, 1.0)[:2]
         _require(1 <= len(values) <= 2 and chance <= 1)

@@ -13,6 +13,14 @@ from mpisgd.experiment import add_arguments as add_options
 from mpisgd.options import whole
 from mpisgd.store.target import check_target
 
+VIRTUAL = {
+    "averaging": "mpisgd.worlds.virtual:train",
+    "servers": "mpisgd.worlds.virtual_servers:train",
+}
+REAL = {
+    "averaging": "mpisgd.worlds.real:train",
+    "servers": "mpisgd.worlds.real_servers:train",
+}
 VIRTUAL_STEP_S = 1e-3  # seconds of a virtual step when --step-time does not say
 SUMMARY = ("algorithm", "ranks", "steps", "time_s", "steps_per_s", "loss", "accuracy")
 
@@ -33,16 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Run one experiment; exit code 0, 2 for a user's mistake, 3 where a loss was not finite."""
     from mpisgd import launch
 
-    try:
-        experiment = from_arguments(arguments)
-        ranks = None if arguments.virtual is None else _virtual_ranks(arguments.virtual)
-        _check_world(experiment, virtual=ranks is not None)
-        if arguments.blas_threads is not None:
-            whole(1, 4096).read("--blas-threads", arguments.blas_threads)
-    except UsageError:
-        if launch.speaks():
-            raise
-        return 2
+    experiment = from_arguments(arguments)
+    ranks = None if arguments.virtual is None else _virtual_ranks(arguments.virtual)
+    check_world(experiment, virtual=ranks is not None)
+    if arguments.blas_threads is not None:
+        whole(1, 4096).read("--blas-threads", arguments.blas_threads)
     if ranks is not None:
         return _run_virtual(experiment, ranks, arguments)
     comm = launch.world()
@@ -128,7 +131,7 @@ def resolve_for(experiment: Experiment, dataset: Any, ranks: int) -> Experiment:
     return experiment.resolved(ranks, dataset.samples)
 
 
-def _check_world(experiment: Experiment, virtual: bool) -> None:
+def check_world(experiment: Experiment, virtual: bool) -> None:
     """UsageError for what only the other world can do."""
     if virtual and experiment.progress == "thread":
         raise UsageError("--progress", "thread", "poll or perfect with --virtual")
@@ -144,7 +147,7 @@ def _virtual_ranks(text: str) -> int:
 
 def _run_real(comm: Any, experiment: Experiment, arguments: argparse.Namespace) -> int:
     from mpisgd import launch
-    from mpisgd.worlds.real import train
+    from mpisgd.registry import resolve
 
     error: UsageError | None = None
     dataset: Any = None
@@ -152,13 +155,23 @@ def _run_real(comm: Any, experiment: Experiment, arguments: argparse.Namespace) 
         dataset = load(experiment)
         if arguments.output is not None and comm.Get_rank() == 0:
             check_target(arguments.output, arguments.overwrite)
-        place = Place(comm.Get_rank(), comm.Get_size())
-        build_worker(resolve_for(experiment, dataset, comm.Get_size()), dataset, place)
+        _try(resolve_for(experiment, dataset, comm.Get_size()), dataset, comm.Get_rank())
     except UsageError as mistake:
         error = mistake
     launch.agree(comm, error, experiment.deadline_s)
     experiment = resolve_for(experiment, dataset, comm.Get_size())
+    train = resolve(REAL, _kind(experiment), "--algorithm")
     return train(comm, experiment, dataset, arguments)
+
+
+def _try(experiment: Experiment, dataset: Any, rank: int) -> None:
+    """Build what the rank will need, to find a user's mistakes before any message."""
+    if _kind(experiment) == "averaging":
+        build_worker(experiment, dataset, Place(rank, experiment.ranks))
+    else:
+        from mpisgd.roles import Workshop
+
+        Workshop(experiment, dataset).server(None, 0)
 
 
 class Place(NamedTuple):
@@ -170,12 +183,20 @@ class Place(NamedTuple):
 
 
 def _run_virtual(experiment: Experiment, ranks: int, arguments: argparse.Namespace) -> int:
-    from mpisgd.worlds.virtual import train
+    from mpisgd.registry import resolve
 
+    train = resolve(VIRTUAL, _kind(experiment), "--algorithm")
     dataset = load(experiment)
     if arguments.output is not None:
         check_target(arguments.output, arguments.overwrite)
     return train(resolve_for(experiment, dataset, ranks), dataset, arguments)
+
+
+def _kind(experiment: Experiment) -> str:
+    """Which driver it needs."""
+    from mpisgd.algorithms import ALGORITHMS
+
+    return "averaging" if experiment.algorithm in ALGORITHMS else "servers"
 
 
 def report(experiment: Experiment, last: dict[str, Any], arguments: argparse.Namespace) -> None:

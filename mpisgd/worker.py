@@ -97,6 +97,12 @@ class Worker:
             if self.ema is not None:
                 self.ema.update(self.parameters.flat)
 
+    def adopt(self, mean: np.ndarray) -> None:
+        """Go on from the average of all ranks' parameters, which was found to be finite."""
+        with self.site.updating():
+            self.parameters.flat[...] = mean
+        self.equal = True
+
     def merge(self, rule: Callable[..., None], mean: np.ndarray, started: Any, xi: float) -> None:
         """Let a delayed average enter the parameters, by one of merges.MERGES."""
         self.equal = False

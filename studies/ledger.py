@@ -11,7 +11,8 @@ class Ledger:
     """The finished runs in `path`, by their key. A last line that was cut off is dropped."""
 
     def __init__(self, path: Path):
-        self.path, self.lines = path, {}  # type: ignore[var-annotated]
+        self.path = path
+        self.lines: dict[str, dict[str, Any]] = {}
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         whole = text[: text.rfind("\n") + 1]
         if whole != text:

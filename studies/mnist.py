@@ -9,6 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+import one_thread  # noqa: F401 - before anything imports NumPy
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "results" / "study-mnist"
 

@@ -37,8 +37,7 @@ def delta(delay: int, tau: int = TAU) -> Cell:
 
 GRID = [MINIBATCH, LOCAL, *(delta(d) for d in DELAYS)]
 GRID += [convex(d, xi) for d in DELAYS for xi in PROPORTIONS]
-TUNED = [MINIBATCH, LOCAL, delta(2), delta(4)]
-TUNED += [convex(1, 0.25), convex(2, 0.25), convex(2, 0.75), convex(4, 0.25)]
+TUNED = [MINIBATCH, LOCAL, delta(2), *(convex(d, 0.25) for d in (1, 2, 4))]
 CORRECTED = [convex(d, 0.25) for d in DELAYS] + [convex(2, xi) for xi in (0.0, 0.5, 0.75)]
 ABLATED = [MINIBATCH, LOCAL, convex(2, 0.25), delta(2)]
 
@@ -111,7 +110,7 @@ PARTS = {
     "rates": _rates,
     "corrected": _corrected,
     "tau": _taus,
+    "large": _large,
     "workers": _workers,
     "batch": _batches,
-    "large": _large,
 }

@@ -1,25 +1,19 @@
 """One training run of virtual ranks, driven from Python, with recorders of the study's own."""
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mpisgd.cli import BLAS_VARIABLES
+import numpy as np
 
-for _variable in BLAS_VARIABLES:  # before NumPy: the count of threads changes bits and costs
-    os.environ[_variable] = "1"
-
-import numpy as np  # noqa: E402
-
-from allreduce.evaluate import evaluate  # noqa: E402
-from mpisgd.data import Dataset  # noqa: E402
-from mpisgd.environment import environment  # noqa: E402
-from mpisgd.evaluation import effective_share, row, shard_sums  # noqa: E402
-from mpisgd.experiment import Experiment  # noqa: E402
-from mpisgd.train import algorithm_run, resolve_for  # noqa: E402
-from mpisgd.worker import NotFinite, Worker  # noqa: E402
-from mpisgd.worlds import virtual  # noqa: E402
+from allreduce.evaluate import evaluate
+from mpisgd.data import Dataset
+from mpisgd.environment import environment
+from mpisgd.evaluation import effective_share, row, shard_sums
+from mpisgd.experiment import Experiment
+from mpisgd.train import algorithm_run, resolve_for
+from mpisgd.worker import NotFinite, Worker
+from mpisgd.worlds import virtual
 
 DIGITS = 6  # significant ones, in the ledger
 

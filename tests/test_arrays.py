@@ -1,11 +1,18 @@
 """What can be reduced, what is refused and why, and memory that is not NumPy's."""
 
+from typing import Any
+
 import device_double
 import numpy as np
 import pytest
 
 from allreduce import arrays
 from allreduce.errors import AllreduceError, BufferRefused
+
+
+def memory_of(array: Any) -> Any:
+    """Of whatever kind: what it can do is what is tested."""
+    return arrays.of(array)
 
 
 def read_only(array):
@@ -81,7 +88,7 @@ def test_host_memory_is_never_outstanding():
 
 def test_device_work_is_done_when_its_fence_says_so():
     array = device_double.array(np.arange(4.0))
-    memory = arrays.of(array)
+    memory = memory_of(array)
     assert memory.name == "device_double"
     assert not (array.host == np.arange(4)).any()  # its bytes have not come yet
     memory.add(array, array)
@@ -97,7 +104,7 @@ def test_device_work_is_done_when_its_fence_says_so():
 
 def test_a_fence_is_not_about_what_comes_later():
     array = device_double.array(np.ones(2))
-    memory = arrays.of(array)
+    memory = memory_of(array)
     poll = memory.fence()
     memory.add(array, array)
     while not poll():
@@ -108,7 +115,7 @@ def test_a_fence_is_not_about_what_comes_later():
 
 def test_pinned_memory_goes_both_ways():
     array = device_double.array(np.arange(5.0))
-    memory = arrays.of(array)
+    memory = memory_of(array)
     pinned = memory.pinned(5, array.dtype)
     memory.to_host(pinned, array)
     assert pinned.tolist() != [0, 1, 2, 3, 4]
@@ -123,7 +130,7 @@ def test_a_memory_keeps_the_stream_it_was_made_on():
     stream = device_double.Stream()
     with stream:
         array = device_double.array(np.ones(3))
-        memory = arrays.of(array)
+        memory = memory_of(array)
     memory.add(array, array)
     assert len(stream.queue) == 2
     stream.synchronize()

@@ -52,23 +52,24 @@ def test_integers_wrap_and_signed_zeros_and_nans_agree():
 
 
 def test_a_mean_is_the_sum_divided_once():
-    for dtype in (np.float16, np.float32, np.float64):
+    for dtype in DTYPES[:3]:
         sums, means = exact_vectors(6, 10, dtype), exact_vectors(6, 10, dtype)
         evaluate(build("butterfly", 6), sums)
         evaluate(build("butterfly", 6), means, mean=True)
         assert means[3].dtype == dtype
-        assert means[3].tobytes() == (sums[3] / dtype(6)).tobytes()
+        assert means[3].tobytes() == (sums[3] / dtype.type(6)).tobytes()
 
 
 def test_vectors_that_do_not_fit_are_refused():
     schedule = build("ring", 3)
     good = [np.zeros(4) for _ in range(3)]
-    for bad in (
+    wrong: tuple[list, ...] = (
         good[:2],
         [*good[:2], np.zeros(5)],
         [*good[:2], np.zeros(4, np.float32)],
         [np.zeros((2, 2)) for _ in range(3)],
         [],
-    ):
+    )
+    for bad in wrong:
         with pytest.raises(ScheduleError, match="ring needs 3 equal vectors"):
             evaluate(schedule, bad)

@@ -152,7 +152,7 @@ def contributions(size, count, dtype, trial):
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 60])
 def test_sums_in_any_order_are_right(size, dtype):
     random = np.random.default_rng(size)
     for trial in range(trials(size, dtype)):
@@ -201,6 +201,6 @@ def test_segments_in_the_wrong_place_are_seen():
 
 
 def test_too_many_ranks_for_a_dtype_are_refused():
-    with pytest.raises(AllreduceError, match="128 ranks cannot be validated in int8"):
-        trials(128, "int8")
-    assert trials(2048, "float16") == 11
+    with pytest.raises(AllreduceError, match="64 ranks cannot be validated in int8"):
+        trials(64, "int8")
+    assert trials(1024, "float16") == 10

@@ -5,12 +5,15 @@ import gc
 import itertools
 import random
 import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import device_double
 import numpy as np
 import pytest
 
-from allreduce import arrays, lowering, phases, plan
+from allreduce import plan
 from allreduce.algorithms import ALGORITHMS, build
 from allreduce.arrays import DTYPES
 from allreduce.errors import AllreduceError, BufferRefused, Mismatch, ScheduleError, Stalled
@@ -157,7 +160,7 @@ def test_take_copies_and_post_sends():
     close(world, plans)
 
 
-MISMATCHES = {
+MISMATCHES: dict[str, dict[str, Any]] = {
     "count": {"count": 9},
     "dtype": {"dtype": np.float32},
     "schedule": {"name": "ring"},
@@ -183,12 +186,13 @@ def test_a_mismatch_is_one_error_on_every_rank(what, size):
         plans = []
         for rank in range(size):
             changed = MISMATCHES[what] if rank == odd else {}
-            call = {"count": 8, "dtype": np.float64, "name": "butterfly"} | changed
+            call: dict[str, Any] = {"count": 8, "dtype": np.float64, "name": "butterfly"} | changed
             data = np.ones(call.pop("count"), call.pop("dtype"))
             plans.append(Plan(world.comm(rank), build(call.pop("name"), size), data, **call))
         for one in plans:
             one.start()
-        refused, looks = set(), 0
+        refused: set[int] = set()
+        looks = 0
         while len(refused) < size:
             looks += 1
             assert looks < 10_000
@@ -331,7 +335,7 @@ def test_a_stall_names_rank_peer_and_round(name, size, monkeypatch):
     absent = plans.pop()
     for one in plans:
         one.start()
-    said = {}
+    said: dict[int, str] = {}
     for _ in range(3000):
         for one in plans:
             try:
@@ -359,85 +363,15 @@ def test_an_idle_test_touches_nothing():
     close(world, plans)
 
 
-# --- Device memory, without a device ---------------------------------------------------------
-
-
-def on_device(size: int, cuda_aware: bool, name: str, seed: int, *, out: bool, mean: bool) -> bool:
-    """Whether plans on device memory give evaluate's bits, twice."""
-    world = World(size, seed, octets=device_double.octets)
-    values = vectors(np.random.default_rng(seed), size, 11)
-    given = [device_double.array(v) for v in values]
-    results = [device_double.empty(11, np.dtype(float)) if out else None for _ in given]
-    plans = [
-        Plan(world.comm(r), build(name, size), *pair, mean=mean, cuda_aware=cuda_aware, chunks=2)
-        for r, pair in enumerate(zip(given, results, strict=True))
-    ]
-    right = True
-    for _ in range(2):
-        run(world, plans)
-        wanted = [v.copy() for v in values]
-        evaluate(build(name, size), wanted, mean=mean)
-        found = [one.result.host.tobytes() for one in plans]  # done means done: no synchronising
-        right = right and found == [w.tobytes() for w in wanted]
-        if not out:
-            values = wanted
-    right = right and (
-        not out or all((g.now() == v).all() for g, v in zip(given, values, strict=True))
-    )
-    close(world, plans)
-    return right
-
-
-@pytest.mark.parametrize("cuda_aware", [True, False])
-@pytest.mark.parametrize("name", NAMES)
-def test_device_memory(name, cuda_aware):
-    for size, (out, mean) in itertools.product((1, 2, 3, 5, 8), ((False, True), (True, False))):
-        assert on_device(size, cuda_aware, name, size, out=out, mean=mean), (size, out, mean)
-
-
-def no_fence(monkeypatch) -> None:
-    monkeypatch.setattr(arrays.Device, "fence", lambda self: None)
-
-
-def no_fence_before_the_first_message(monkeypatch) -> None:
-    lower = lowering.lower
-    monkeypatch.setattr(plan, "lower", lambda *call: lower(*call)[1:])
-
-
-def fence_before_the_work(monkeypatch) -> None:
-    def begin(self) -> None:
-        self._poll = self.memory.fence()
-        for operation in self.operations:
-            operation()
-
-    monkeypatch.setattr(phases.Work, "begin", begin)
-
-
-@pytest.mark.parametrize(
-    ("fault", "cuda_aware"),
-    [
-        (no_fence, True),
-        (no_fence, False),
-        (no_fence_before_the_first_message, True),
-        (fence_before_the_work, True),
-        (fence_before_the_work, False),
-    ],
-)
-def test_the_device_double_sees_bytes_sent_too_early(fault, cuda_aware, monkeypatch):
-    fault(monkeypatch)
-    wrong = [
-        not on_device(4, cuda_aware, name, seed, out=False, mean=False)
-        for name in ("butterfly", "ring")
-        for seed in range(5)
-    ]
-    assert all(wrong)
+def reached(looks: Iterator[int], needed: int) -> bool:
+    return next(looks) >= needed
 
 
 def test_waiting_yields_then_sleeps():
     """`wait_until` comes back whether the answer comes at once, later, or much later."""
     for needed in (1, plan.SPINS + 5, plan.SPINS + plan.YIELDS + 3):
         looks = itertools.count(1)
-        plan.wait_until(lambda looks=looks, needed=needed: next(looks) >= needed)
+        plan.wait_until(partial(reached, looks, needed))
         assert next(looks) == needed + 1
 
 

@@ -260,6 +260,14 @@ def test_a_handshake_waits_for_the_receive_to_be_posted():
     assert eager == pytest.approx([BYTES * BETA, 1.0])
 
 
+@pytest.mark.parametrize("method", ["columns", "events"])
+def test_a_request_is_not_seen_by_who_is_still_posting(method):
+    net = Network("n", latency_s=0.25, overhead_s=1.0, eager_limit_B=0.0)
+    # Asked at 1 and 1.5, there at 1.25 and 1.75; rank 1 posts from 0.5 to 1.5, then answers.
+    ends = simulate(butterfly(2), 8, net, start=[0.0, 0.5], method=method)
+    assert ends == pytest.approx([1.75 + 0.25 + 0.25 + 1, 1.75 + 0.25 + 1])
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_one_rank_and_nothing_to_send_take_no_time(name):
     start = [0.5, 0.25, 0.0, 0.125]

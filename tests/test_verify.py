@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,7 +127,9 @@ def refused(programs: Programs, segments: int) -> str:
 
 def judge(faults: Iterator[tuple[str, Programs, int]]) -> Counter:
     """Real faults by kind. Every one must be refused, and what is no fault only by strict rules."""
-    real, harmless, strict = Counter(), Counter(), Counter()
+    real: Counter[str] = Counter()
+    harmless: Counter[str] = Counter()
+    strict: Counter[tuple[str, str]] = Counter()
     for kind, programs, segments in faults:
         said = refused(programs, segments)
         if fails(programs, segments, range(3) if said else range(12)):
@@ -279,7 +282,7 @@ def test_ranks_that_sum_in_different_orders_are_found():
 # --- Faults in programs: only one end knows of them, or time is what is wrong -----------------
 
 
-def edit(programs: Programs, rank: int, number: int, **changes: tuple) -> None:
+def edit(programs: Programs, rank: int, number: int, **changes: Any) -> None:
     programs[rank][number] = programs[rank][number]._replace(**changes)
 
 

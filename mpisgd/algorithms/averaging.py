@@ -30,13 +30,13 @@ def minibatch(worker: "Worker") -> Run:
 
 def local(worker: "Worker", tau: int) -> Run:
     """tau local steps, then x <- mean over ranks. K steps take K t_p + floor(K/tau) t_c."""
-    average = worker.mean(worker.parameters, in_place=True)
+    average = worker.mean(worker.parameters)
     for k in worker.steps():
         yield from worker.compute_gradient()
         worker.update(worker.gradient.flat)
         if k % tau == 0:
             average.start()
-            yield from average.wait()
+            worker.adopt((yield from average.wait()))
         yield from worker.end_step()
 
 

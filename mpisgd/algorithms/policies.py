@@ -46,7 +46,7 @@ def backup(workers: int, backups: int, stale: str) -> Policy:
 
 
 def softsync(workers: int, group: int, staleness_rate: bool) -> Policy:
-    """Any `group` gradients, stale ones included (Zhang et al. 2016): c = 1 is async, c = N sync."""
+    """Any `group` gradients, stale ones too (Zhang et al. 2016): c = 1 is async, c = N sync."""
     return Policy(group, workers, stale=True, by_staleness=staleness_rate)
 
 

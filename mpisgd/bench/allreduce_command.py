@@ -47,16 +47,17 @@ class Settings:
     dtype: str
     places: tuple[bool, ...]
     chunks: tuple[int, ...]
+    in_turn: bool
     backend: str
     rule: Rule
     seed: int
     deadline_s: float
 
-    def check(self, ranks: int) -> None:
+    def check(self, comm: Any) -> None:
         """UsageError for what the number of ranks does not allow."""
         module_of(self.backend)
         try:
-            timing.trials(ranks, self.dtype)
+            timing.trials(comm.Get_size(), self.dtype)
         except AllreduceError as mistake:
             raise UsageError("--dtype", self.dtype, str(mistake)) from None
 
@@ -69,6 +70,20 @@ class Settings:
             for name, in_place, size, chunks in every
             if name in cut or chunks == self.chunks[0]
         ]
+
+    def blocks(self) -> list[list[Case]]:
+        """What is measured together, in random order: the same on all ranks."""
+        blocks: dict[Any, list[Case]] = {}
+        for case in self.cases():
+            blocks.setdefault((case.bytes, case.in_place) if self.in_turn else case, []).append(
+                case
+            )
+        order = list(blocks.values())
+        shuffle = random.Random(self.seed).shuffle
+        shuffle(order)
+        for block in order:
+            shuffle(block)
+        return order
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         place.add_argument(f"--{name}", dest="place", action="store_const", const=name)
     parser.set_defaults(place="in-place")
     add("--chunks", default="1", metavar="N", help="messages a transfer is cut in, as 1,4 [1]")
+    add("--in-turn", action="store_true", help="call all algorithms of a size in turn, so that "
+        "what else goes on strikes all alike; by default each is measured by itself")  # fmt: skip
     add("--backend", choices=("numpy", "cupy"), default="numpy")
     add("--no-mock-ups", action="store_true", help="with mpi, don't also measure what its "
         "reduce + bcast and reduce-scatter + allgather take")  # fmt: skip
@@ -103,6 +120,7 @@ def settings(arguments: argparse.Namespace) -> Settings:
         dtype.name,
         PLACES[arguments.place],
         options.chunks(arguments.chunks),
+        arguments.in_turn,
         arguments.backend,
         options.rule(arguments),
         options.seed(arguments),
@@ -112,18 +130,17 @@ def settings(arguments: argparse.Namespace) -> Settings:
 
 def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
     """Measure, record, print; 1 if any sum was wrong."""
-    where = record.places(comm, chosen.deadline_s)
-    cases = chosen.cases()
-    order = list(cases)
-    random.Random(chosen.seed).shuffle(order)  # the same on all ranks
+    where = record.places(comm, arguments, chosen.deadline_s)
+    blocks = chosen.blocks()
     rows: dict[Case, dict[str, Any]] = {}
     config = {"benchmark": "allreduce", **asdict(chosen)}
-    with record.Record(comm, where, arguments, config, len(cases)) as log:
-        for case in order:
-            rows[case], seconds = _measure(comm, case, chosen, where.nodes)
-            log.case({"benchmark": "allreduce", **rows[case]}, seconds)
+    with record.Record(comm, where, arguments, config, len(blocks)) as log:
+        for block in blocks:
+            for case, row, seconds in _measure(comm, block, chosen, where.nodes):
+                rows[case] = row
+                log.case({"benchmark": "allreduce", **row}, seconds)
             log.step()
-        table = [rows[case] for case in cases]
+        table = [rows[case] for case in chosen.cases()]
         verdicts = mock_up_rule(table)
         log.complete({"mock_up_rule": verdicts, "wrong": sum(row["wrong"] for row in table)})
     wrong = [row for row in table if row["wrong"]]
@@ -152,23 +169,38 @@ def mock_up_rule(rows: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _measure(
-    comm: Any, case: Case, chosen: Settings, nodes: list[int]
-) -> tuple[dict[str, Any], np.ndarray]:
-    """One row, and its samples [repetition, rank]."""
-    dtype, ranks = np.dtype(chosen.dtype), comm.Get_size()
-    vectors = Vectors(chosen.backend, case.bytes // dtype.itemsize, dtype, case.in_place)
-    made = operation(
-        comm, case.algorithm, vectors, chunks=case.chunks, nodes=nodes, deadline=chosen.deadline_s
-    )
-    (seconds,) = timing.repeat(comm, [made.run], chosen.rule, deadline=chosen.deadline_s)
-    wrong = vectors.count_wrong(comm, made.run, chosen.deadline_s)
-    made.close()
+    comm: Any, block: list[Case], chosen: Settings, nodes: list[int]
+) -> list[tuple[Case, dict[str, Any], np.ndarray]]:
+    """The rows of a block, and their samples [repetition, rank]."""
+    dtype, first = np.dtype(chosen.dtype), block[0]
+    vectors = Vectors(chosen.backend, first.bytes // dtype.itemsize, dtype, first.in_place)
+    made = [
+        operation(
+            comm, case.algorithm, vectors, chunks=case.chunks, nodes=nodes,
+            deadline=chosen.deadline_s,
+        )
+        for case in block
+    ]  # fmt: skip
+    calls = [each.run for each in made]
+    seconds = timing.repeat(comm, calls, chosen.rule, deadline=chosen.deadline_s)
+    wrong = [vectors.count_wrong(comm, call, chosen.deadline_s) for call in calls]
+    for each in made:
+        each.close()
+    return [
+        (case, _row(comm.Get_size(), chosen.dtype, case, samples, faults), samples)
+        for case, samples, faults in zip(block, seconds, wrong, strict=True)
+    ]
+
+
+def _row(ranks: int, dtype: str, case: Case, seconds: np.ndarray, wrong: int) -> dict[str, Any]:
     found = timing.summarise(seconds)
-    row = case._asdict() | found._asdict() | timing.osu(seconds) | {
+    return {
+        **case._asdict(),
+        **found._asdict(),
+        **timing.osu(seconds),
         "ranks": ranks,
-        "dtype": chosen.dtype,
+        "dtype": dtype,
         "algbw_GBps": timing.algorithm_bandwidth(case.bytes, found.median_s) / 1e9,
         "busbw_GBps": timing.bus_bandwidth(case.bytes, found.median_s, ranks) / 1e9,
         "wrong": wrong,
-    }  # fmt: skip
-    return row, seconds
+    }

@@ -1,5 +1,6 @@
 """What is timed: all-reduces of our own, the library's, and what else its parts could do."""
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
@@ -112,23 +113,26 @@ def _nothing() -> None:
     """There is nothing to give back."""
 
 
-def _given(source: Any, result: Any) -> Any:
-    from mpi4py import MPI
+def library_of(comm: Any) -> Any:
+    """The module whose communicator this is: mpi4py.MPI, with its constants."""
+    return sys.modules[type(comm).__module__]
 
-    return MPI.IN_PLACE if source is result else source
+
+def _given(comm: Any, source: Any, result: Any) -> Any:
+    return library_of(comm).IN_PLACE if source is result else source
 
 
 def _blocking(comm: Any, source: Any, result: Any) -> Operation:
-    return Operation(partial(comm.Allreduce, _given(source, result), result), _nothing)
+    return Operation(partial(comm.Allreduce, _given(comm, source, result), result), _nothing)
 
 
 def _nonblocking(comm: Any, source: Any, result: Any) -> Operation:
-    given, begin = _given(source, result), comm.Iallreduce
+    given, begin = _given(comm, source, result), comm.Iallreduce
     return Operation(lambda: begin(given, result).Wait(), _nothing)
 
 
 def _persistent(comm: Any, source: Any, result: Any) -> Operation:
-    request = comm.Allreduce_init(_given(source, result), result)
+    request = comm.Allreduce_init(_given(comm, source, result), result)
     start, wait = request.Start, request.Wait
 
     def run() -> None:
@@ -143,7 +147,7 @@ _BARE = {"mpi": _blocking, "mpi-nonblocking": _nonblocking, "mpi-persistent": _p
 
 def _reduce_broadcast(comm: Any, source: Any, result: Any) -> Call:
     """MPI_Reduce to rank 0, then MPI_Bcast."""
-    given, taken = _given(source, result), result
+    given, taken = _given(comm, source, result), result
     if comm.Get_rank() > 0:
         given, taken = source, None
 

@@ -15,7 +15,7 @@ from allreduce.measure import Rule
 from allreduce.native import NATIVE
 from mpisgd import tables
 from mpisgd.bench import options, record
-from mpisgd.bench.operations import Vectors, flight
+from mpisgd.bench.operations import Vectors, flight, library_of
 from mpisgd.bench.work import Gemm, Sleep, Span, Work, beside
 from mpisgd.errors import UsageError
 from mpisgd.options import duration, wholes
@@ -61,11 +61,10 @@ class Settings:
     seed: int
     deadline_s: float
 
-    def check(self, ranks: int) -> None:
+    def check(self, comm: Any) -> None:
         """UsageError for what MPI does not allow."""
-        from mpi4py import MPI
-
-        if "thread" in self.progress and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        library = library_of(comm)
+        if "thread" in self.progress and library.Query_thread() < library.THREAD_MULTIPLE:
             allowed = "poll: this MPI library was not started for threads"
             raise UsageError("--progress", "thread", allowed)
 
@@ -125,7 +124,7 @@ def settings(arguments: argparse.Namespace) -> Settings:
 
 def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
     """Measure, record, print."""
-    where = record.places(comm, chosen.deadline_s)
+    where = record.places(comm, arguments, chosen.deadline_s)
     cases = chosen.cases()
     order = list(cases)
     random.Random(chosen.seed).shuffle(order)  # the same on all ranks

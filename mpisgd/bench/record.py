@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import platform
 import sys
 import time
 from collections import Counter
@@ -41,10 +42,21 @@ class Places(NamedTuple):
         return max(each[host] / max(1, len(cores[host])) for host in each)
 
 
-def places(comm: Any, deadline: float) -> Places:
-    """Asked of all ranks."""
-    made = environment()
-    text = f"{span(made['affinity'])} {made['host']}"
+def places(comm: Any, arguments: argparse.Namespace, deadline: float) -> Places:
+    """Asked of all ranks; before that, with --bind, each is bound to one of its host's cores."""
+    found = _told(comm, deadline)
+    if not arguments.bind:
+        return found
+    own, before = found.ranks[comm.Get_rank()], found.ranks[: comm.Get_rank()]
+    beside = [place for place in found.ranks if place.host == own.host]
+    cores = sorted(frozenset[int]().union(*(place.cores for place in beside)))
+    number = sum(place.host == own.host for place in before)
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    return _told(comm, deadline)
+
+
+def _told(comm: Any, deadline: float) -> Places:
+    text = f"{span(sorted(os.sched_getaffinity(0)))} {platform.node()}"
     told = [line.split(" ", 1) for line in launch.texts(comm, text, deadline)]
     return Places([Place(host, numbers(cores)) for cores, host in told])
 

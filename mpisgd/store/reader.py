@@ -100,6 +100,11 @@ class Run:
         return Table(self, "evaluation")
 
     @cached_property
+    def updates(self) -> "Table":
+        """/updates: name -> array [push]; empty for algorithms without servers."""
+        return Table(self, "updates")
+
+    @cached_property
     def events(self) -> "Table":
         """/events: name -> array [event]."""
         return Table(self, "events")

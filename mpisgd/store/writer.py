@@ -9,7 +9,7 @@ checksummed copy and renames it: at no moment is there a target that is not whol
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,11 @@ class Writer:
             self._known("events", name)
         for row in array:
             self._append("events", dict(zip(array.dtype.names or (), row, strict=True)))
+
+    def updates(self, rows: Iterable[Mapping[str, float]]) -> None:
+        """Rows of /updates, one for each gradient that a server was pushed."""
+        for row in rows:
+            self._append("updates", dict(row))
 
     def case(self, row: Mapping[str, Any], seconds: Any) -> None:
         """One case of a benchmark: what it was, and seconds [repetition, rank]."""

@@ -44,15 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
     if not (arguments.local or arguments.scripts):
         queue.check()
     folders.look(grid.runs, folder)  # mistakes before the folder is made
-    with folders.alone(folder):
-        found = folders.look(grid.runs, folder)
-        if not arguments.local:
-            return _submit(grid, found, folder, arguments)
-        try:
+    try:
+        with folders.alone(folder):
+            found = folders.look(grid.runs, folder)
+            if not arguments.local:
+                return _submit(grid, found, folder, arguments)
             return _execute(grid, found, folder, mpiexec, arguments)
-        except KeyboardInterrupt:
-            print("mpisgd submit: interrupted; the same command goes on", file=sys.stderr)
-            return INTERRUPTED
+    except OSError as error:  # a full disk, a folder that vanished
+        reason = error.strerror or "can't be written"
+        raise UsageError("--folder", error.filename or str(folder), reason) from None
+    except KeyboardInterrupt:
+        print("mpisgd submit: interrupted; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _submit(

@@ -1,16 +1,16 @@
 """A grid file: from lists of values to runs. Everything in it is checked before any is used.
 
-    scaling = "strong"             # or "weak": what is kept as ranks are added
-    [options]                      # of every run; a list varies the option
-    global-batch = 256
-    [options.dasgd]                # of runs of one algorithm
-    tau = [2, 4]
-    [[runs]]                       # a product of lists; there may be several, or none
-    algorithm = ["minibatch", "dasgd"]
-    ranks = [1, 2, 4]
-    [[exclude]]                    # runs that match all of these are left out
-    tau = 2
-    ranks = 4
+scaling = "strong"             # or "weak": what is kept as ranks are added
+[options]                      # of every run; a list varies the option
+global-batch = 256
+[options.dasgd]                # of runs of one algorithm
+tau = [2, 4]
+[[runs]]                       # a product of lists; there may be several, or none
+algorithm = ["minibatch", "dasgd"]
+ranks = [1, 2, 4]
+[[exclude]]                    # runs that match all of these are left out
+tau = 2
+ranks = 4
 """
 
 import math
@@ -68,8 +68,7 @@ def read(path: str) -> Grid:
     scaling = one_of(("weak", "strong")).read(f"{path}: scaling", table.get("scaling"))
     common = _block(f"{path}: options", _table(path, "options", table.get("options", {})))
     blocks = [
-        _block(f"{path}: runs[{i}]", each)
-        for i, each in enumerate(_tables(path, "runs", table), 1)
+        _block(f"{path}: runs[{i}]", each) for i, each in enumerate(_tables(path, "runs", table), 1)
     ] or [Block(f"{path}: options", {}, {})]
     _check_used(common, blocks)
     excluded = [
@@ -226,7 +225,7 @@ def _run(path: str, place: str, scaling: str, values: Values) -> GridRun:
         given["batch"] = whole_batch // ranks
     try:
         experiment = Experiment.read({**given, "scaling": scaling})
-        train._check_world(experiment, virtual)
+        train.check_world(experiment, virtual)
     except UsageError as mistake:
         foreign = set(given) & set().union(*TAKES.values()) - set(TAKES[str(given["algorithm"])])
         raise UsageError(f"{place}: {mistake}" + (f"; {FOR_ONE}" if foreign else "")) from None

@@ -9,42 +9,55 @@ from mpisgd.launcher import own
 from mpisgd.submit.runs import GridRun
 from mpisgd.submit.settings import Settings
 
+STOPPED = 138  # the exit code of a job stopped at its time limit: 128 + SIGUSR1, as train's
 PLAIN = re.compile(r"[\w%+,./:=@-]+", re.ASCII)
 TEXT = """\
 #!/bin/bash
 # {title}
 # Submit it from the folder that its paths start from, where `mpisgd submit` ran.
 {directives}
-{setup}
-# Slurm sends USR1 to this shell before the time limit. Passed on, it makes all ranks stop together
-# at their next merge, with their results written. On TERM (scancel) Slurm tells the ranks itself.
+
+{setup}# Slurm sends USR1 to this shell before the time limit. Passed on, it makes all ranks stop
+# together at their next merge, with their results written; half of the time later they are ended
+# anyway. On TERM (scancel) Slurm tells the ranks itself, and this shell only waits for them.
 ranks=
 warned=
 heard=
-trap 'warned=yes heard=yes; [ -z "$ranks" ] || kill -USR1 "$ranks"' USR1
+warn() {{
+    heard=yes
+    [ -z "$warned" ] || return
+    warned=yes
+    ranks=${{ranks:-$!}}
+    kill -USR1 "$ranks"
+    {{ sleep {patience}; kill -TERM "$ranks"; }} >/dev/null 2>&1 &
+    timer=$!
+}}
+trap warn USR1
 trap 'heard=yes' TERM
 
 {command} &
-ranks=$!
+ranks=${{ranks:-$!}}
 # A signal ends `wait` early, and then says nothing of the ranks.
 while heard=; wait "$ranks"; code=$?; [ -n "$heard" ]; do :; done
-{requeue}exit "$code"
-"""
-REQUEUE = """\
+[ -z "$warned" ] || kill "$timer"
 
-# Stopped at the time limit: back into the queue, at most {restarts} {times}.
-if [ -n "$warned" ] && [ "$code" -ne 0 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {restarts} ]; then
-    scontrol requeue "$SLURM_JOB_ID"
+# Whatever the launcher makes of ranks that were stopped, the code of the job is that of SIGUSR1.
+if [ -n "$warned" ] && [ "$code" -ne 0 ]; then
+    code={stopped}{requeue}
 fi
+exit "$code"
 """
-# Under mpiexec all ranks of a node see all its GPUs: each keeps the one of its place on the node.
-# (SLURM_LOCALID is that of mpiexec's own helper there, the same for all of them.)
+REQUEUE = """
+    # Back into the queue, at most {restarts} {times}.
+    [ "${{SLURM_RESTART_COUNT:-0}}" -ge {restarts} ] || scontrol requeue "$SLURM_JOB_ID\""""
+# Under mpiexec all ranks of a node see all its GPUs. SLURM_LOCALID is the same for all of them: it
+# is that of mpiexec's own helper on the node.
 ONE_GPU = """\
 # Each rank sees one GPU of its node's: the one with the rank's number on the node.
 one_gpu='
     IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:?no GPU was given to this job}"
-    place=${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:?mpiexec does not number the ranks of a node}}
-    export CUDA_VISIBLE_DEVICES=${gpus[place]:?more ranks than GPUs on a node}
+    place=${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:?not told by mpiexec}}
+    export CUDA_VISIBLE_DEVICES=${gpus[place]:?more ranks than GPUs on this node}
     exec "$@"
 '
 
@@ -58,25 +71,28 @@ def text(run: GridRun, settings: Settings, folder: Path, source: str) -> str:
     of `setup` are bash by their nature, and `lines` are options of sbatch.
     """
     setup = "".join(f"{line}\n" for line in settings.setup)
-    parts = [f"set -e\n{setup}set +e\n\n" if setup else ""]
-    if settings.gpu_per_rank and _launcher(run, settings) == ["mpiexec"]:
-        parts.append(ONE_GPU)
+    before = f"set -e\n{setup}set +e\n\n" if setup else ""
+    if _one_gpu(run, settings):
+        before += ONE_GPU
     requeue = ""
     if settings.restarts:
         times = "time" if settings.restarts == 1 else "times"
-        requeue = REQUEUE.format(restarts=settings.restarts, times=times) + "\n"
+        requeue = REQUEUE.format(restarts=settings.restarts, times=times)
     return TEXT.format(
         title=f"{run.name} of {_shown(source)}, written by mpisgd submit.",
         directives="\n".join(f"#SBATCH {d}" for d in directives(run, settings, folder)),
-        setup="\n" + "".join(parts),
+        setup=before,
         command=_command(run, settings, folder),
         requeue=requeue,
+        patience=settings.warning_seconds // 2,
+        stopped=STOPPED,
     )
 
 
 def directives(run: GridRun, settings: Settings, folder: Path) -> list[str]:
     """The options of sbatch, as they stand behind `#SBATCH`."""
     nodes, most = settings.shape(run.tasks)
+    by_srun = settings.launcher != "mpiexec"
     # A percent sign is sbatch's own in the names of logs, where %j is the number of the job.
     log = str(folder).replace("%", "%%") + f"/{run.name}.%j.out"
     asked = {
@@ -90,7 +106,9 @@ def directives(run: GridRun, settings: Settings, folder: Path) -> list[str]:
         "ntasks": run.tasks,
         "ntasks-per-node": most,
         "cpus-per-task": settings.cpus_per_task,
-        "gpus-per-task": 1 if settings.gpu_per_rank else None,
+        # mpiexec's own srun would take a GPU a task for one a node.
+        "gpus-per-node": most if settings.gpu_per_rank and not by_srun else None,
+        "gpus-per-task": 1 if settings.gpu_per_rank and by_srun else None,
         "signal": f"B:USR1@{settings.warning_seconds}",
     }
     chosen = [f"--{key}={sbatch_quoted(str(v))}" for key, v in asked.items() if v is not None]
@@ -113,6 +131,11 @@ def _launcher(run: GridRun, settings: Settings) -> list[str]:
     return settings.launcher.split()
 
 
+def _one_gpu(run: GridRun, settings: Settings) -> bool:
+    """Whether ranks must choose among their node's GPUs; srun gives each its own."""
+    return settings.gpu_per_rank and _launcher(run, settings) == ["mpiexec"]
+
+
 def _command(run: GridRun, settings: Settings, folder: Path) -> str:
     """The command of the script, on lines short enough to read."""
     words = _launcher(run, settings)
@@ -124,7 +147,7 @@ def _command(run: GridRun, settings: Settings, folder: Path) -> str:
     elif words:
         words += ["-n", str(run.tasks)]
     start = shlex.join(words)
-    if words and words[0] == "mpiexec" and settings.gpu_per_rank:
+    if _one_gpu(run, settings):
         start += ' bash -c "$one_gpu" one-gpu'
     program = own(["mpisgd"]) if settings.program is None else [settings.program]
     rest = [*program, *run.words(str(folder / f"{run.name}.h5"))]

@@ -70,6 +70,7 @@ class Settings:
     """What jobs ask for. `None` means not asked: Slurm decides.
 
     nodes: on how many nodes the ranks of each run are spread, at most one a rank.
+    gpu_per_rank: each rank has a GPU of its own; `tasks_per_node` is then the GPUs of a node.
     warning_seconds: how long before the time limit the ranks are told to stop.
     restarts: how often a job that was stopped so goes back into the queue.
     """
@@ -89,14 +90,22 @@ class Settings:
     lines: tuple[str, ...] = _set((), lines(_option()))
 
     def shape(self, tasks: int) -> tuple[int | None, int | None]:
-        """Nodes, and the most tasks on one, for a job of `tasks`. ValueError if they don't fit."""
-        most = None if self.tasks_per_node is None else min(self.tasks_per_node, tasks)
+        """Nodes, and the most tasks on one, for a job of `tasks`, spread evenly; None: not asked.
+
+        ValueError if they don't fit.
+        """
         if self.nodes is not None:
             nodes = min(self.nodes, tasks)
-            if most is not None and nodes * most < tasks:
-                raise ValueError(f"{nodes} nodes of {most} tasks have no room for {tasks}")
-            return nodes, most
-        return (None if most is None else -(-tasks // most)), most
+        elif self.tasks_per_node is not None:
+            nodes = -(-tasks // self.tasks_per_node)
+        else:
+            return None, None
+        most = -(-tasks // nodes)
+        if self.tasks_per_node is not None and most > self.tasks_per_node:
+            raise ValueError(
+                f"{nodes} nodes of {self.tasks_per_node} tasks have no room for {tasks}"
+            )
+        return nodes, most
 
 
 def read(place: str, table: Mapping[str, Any]) -> Settings:
@@ -105,12 +114,16 @@ def read(place: str, table: Mapping[str, Any]) -> Settings:
     values = {}
     for key, value in table.items():
         if key not in known:
-            raise UsageError(f"{place}{key}", None, f"no such setting; there are {', '.join(known)}")
+            raise UsageError(
+                f"{place}{key}", None, f"no such setting; there are {', '.join(known)}"
+            )
         values[known[key].name] = known[key].metadata["kind"].read(f"{place}{key}", value)
     if "launcher" not in values:
         allowed = f"say which starts your MPI: {', '.join(LAUNCHERS)}"
         raise UsageError(f"{place}launcher", None, allowed)
     settings = Settings(**values)
+    if settings.gpu_per_rank and settings.tasks_per_node is None:
+        raise UsageError(f"{place}tasks-per-node", None, "say how many GPUs a node has")
     if settings.time is not None and seconds(settings.time) <= settings.warning_seconds:
         allowed = f"longer than warning-seconds, which is {settings.warning_seconds}"
         raise UsageError(f"{place}time", settings.time, allowed)

@@ -7,6 +7,7 @@ and in which order they happen, is the cluster's affair (see `Cluster`).
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import isinf
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,8 @@ class ClockSite:
         looks: list[float] = []
         work(looks.append)
         seconds, began = self.clock.step_time(self.rank, self._step), self.now()
+        while isinf(seconds):
+            yield  # it has died, and nobody wakes it
         self.clock.cluster.compute(self.rank, seconds, [share * seconds for share in looks])
         yield
         self._counters.compute_s += seconds

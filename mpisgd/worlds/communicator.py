@@ -4,6 +4,7 @@
 `thread`: a thread drives them, on a communicator of its own. This module imports no MPI.
 """
 
+import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import numpy as np
 from allreduce.algorithms import broadcast, build
 from allreduce.plan import Plan
 from allreduce.schedule import Schedule
+from mpisgd import stragglers
 from mpisgd.evaluation import TRAINING, shard_sums
 from mpisgd.parameters import Parameters
 from mpisgd.worker import Mean, Worker
@@ -61,13 +63,15 @@ class CommunicatorSite:
         chunks: int = 1,
         deadline: float = 60.0,
         step_time: float | None = None,
+        pace: stragglers.Pace | None = None,
         thread_comm: Any = None,
     ):
-        """`step_time`: pad each computation to that many seconds. `thread_comm`: let a thread
-        drive the algorithm's plans on it."""
+        """`step_time`, `pace`: how long to pad each computation. `thread_comm`: let a thread drive
+        the algorithm's plans on it."""
         self.comm, self.schedule, self.recorder = comm, schedule, recorder
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.chunks, self.deadline, self.step_time = chunks, deadline, step_time
+        self.chunks, self.deadline = chunks, deadline
+        self.pace = pace or stragglers.Pace(step_time, None)
         self.asked_to_stop = False
         self.final_average_s = 0.0  # how long the last average took that only evaluation needs
         self.thread = ProgressThread(thread_comm) if thread_comm is not None else None
@@ -81,6 +85,15 @@ class CommunicatorSite:
     def now(self) -> float:
         """Seconds since the run began, evaluations left out."""
         return time.perf_counter() - self._origin - self._paused
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds of evaluations so far, which do not count."""
+        return self._paused
+
+    @paused_s.setter
+    def paused_s(self, seconds: float) -> None:
+        self._paused = seconds
 
     def broadcast(self, values: np.ndarray) -> None:
         """Rank 0's values to all, in place."""
@@ -99,8 +112,10 @@ class CommunicatorSite:
         began, counters = time.perf_counter(), self._counters
         looking = counters.poll_s
         work(self.progress)
-        if self.step_time is not None:
-            self._pad(began + self.step_time)
+        seconds = self.pace(self.rank, self._step, time.perf_counter() - began)
+        if math.isinf(seconds):
+            stragglers.die()
+        self._pad(began + seconds)
         counters.compute_s += time.perf_counter() - began - (counters.poll_s - looking)
         yield from ()
 

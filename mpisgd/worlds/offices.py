@@ -161,6 +161,4 @@ class WorkerOffice(_Office):
         now = self.now()
         self._counters.wait_s += now - self._computed
         times = {"start_s": self._began, "step_s": now - self._began}
-        self.offices.record_step(
-            self.place, self._step, columns | times | vars(self._counters)
-        )
+        self.offices.record_step(self.place, self._step, columns | times | vars(self._counters))

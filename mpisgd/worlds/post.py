@@ -74,9 +74,9 @@ class Post:
     def carry(self, source: int, to: "Desk", nbytes: int, put: Callable[[], None]) -> None:
         """Call `put`, which lays something on a desk, when so many bytes have got there."""
         if source == to.rank:
-            latency, links = 0.0, []
-        else:
-            latency, links = self._route(source, to.rank)
+            put()
+            return
+        latency, links = self._route(source, to.rank)
         factor = 1.0
         if self.network.noise:
             sigma = self.network.noise
@@ -146,7 +146,7 @@ class Desk:
     """One process's place: what has come for it, and what it waits for."""
 
     __slots__ = (
-        "computing", "generator", "inbox", "listening", "post", "rank", "told", "token",
+        "computing", "generator", "inbox", "listening", "post", "rank", "token", "told",
     )  # fmt: skip
 
     def __init__(self, post: Post, rank: int):

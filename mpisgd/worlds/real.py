@@ -1,6 +1,8 @@
 """A training run on real ranks: sites, signals, records, from the first message to the last."""
 
 import argparse
+import os
+import platform
 import sys
 from contextlib import closing, nullcontext
 from typing import Any
@@ -14,6 +16,7 @@ from mpisgd.errors import UsageError
 from mpisgd.evaluation import effective_share
 from mpisgd.experiment import Experiment
 from mpisgd.recording import Recorder
+from mpisgd.stragglers import pace
 from mpisgd.train import Place, algorithm_run, build_worker, progress_bar, report
 from mpisgd.worker import NotFinite, Worker
 from mpisgd.worlds.communicator import CommunicatorSite
@@ -24,7 +27,7 @@ def train(
 ) -> int:
     """Train on `comm`; the exit code. `experiment` is resolved and agreed on."""
     rank = comm.Get_rank()
-    hosts = launch.texts(comm, environment()["host"], experiment.deadline_s)
+    hosts = launch.texts(comm, platform.node(), experiment.deadline_s)
     nodes = [hosts.index(host) for host in hosts]
     schedule = build(experiment.allreduce, comm.Get_size(), nodes)
     times = None
@@ -32,7 +35,13 @@ def train(
         probe = build_worker(experiment, dataset, Place(rank, comm.Get_size()))
         times = tuning.measure(comm, schedule, experiment, probe)
         experiment = tuning.tuned(experiment, times)
-    store = _open_store(experiment, hosts, times, arguments) if rank == 0 else None
+    thread_comm = launch.thread_comm(comm) if experiment.progress == "thread" else None
+    store, refused = None, None
+    try:
+        store = open_store(experiment, hosts, times, arguments) if rank == 0 else None
+    except UsageError as mistake:  # another job may have taken the name since it was checked
+        refused = mistake
+    launch.agree(comm, refused, experiment.deadline_s)
     bar = progress_bar(experiment) if rank == 0 else None
     recorder = Recorder(
         comm, store, effective_share(experiment), deadline=experiment.deadline_s,
@@ -41,8 +50,8 @@ def train(
     site = CommunicatorSite(
         comm, schedule, recorder,
         chunks=experiment.chunks, deadline=experiment.deadline_s,
-        step_time=experiment.step_seconds,
-        thread_comm=_thread_comm(comm) if experiment.progress == "thread" else None,
+        pace=pace(experiment.straggler, experiment.step_seconds, experiment.seed),
+        thread_comm=thread_comm,
     )  # fmt: skip
     worker = build_worker(experiment, dataset, site)
 
@@ -83,7 +92,7 @@ def _run(site: CommunicatorSite, experiment: Experiment, worker: Worker) -> None
         raise Stalled(f"{stall}, at step {worker.step}") from None
 
 
-def _open_store(
+def open_store(
     experiment: Experiment,
     hosts: list[str],
     times: tuning.Times | None,
@@ -91,12 +100,11 @@ def _open_store(
 ) -> Any:
     if arguments.output is None:
         return None
-    from mpi4py import MPI
-
+    from allreduce.native import library
     from mpisgd.store.writer import Writer
 
     made_with = environment() | {
-        "mpi_library": MPI.Get_library_version().strip(" \0\n"),
+        "mpi_library": library(),
         "hosts": hosts,
         "ranks_per_core": round(experiment.ranks / max(1, _cores(hosts)), 3),
         "recorded_by": "rank 0",
@@ -110,12 +118,4 @@ def _open_store(
 
 def _cores(hosts: list[str]) -> int:
     """Cores of all hosts, taking them to be like this one."""
-    return len(set(hosts)) * len(environment()["affinity"])
-
-
-def _thread_comm(comm: Any) -> Any:
-    from mpi4py import MPI
-
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise UsageError("--progress", "thread", "this MPI library was not started for threads")
-    return comm.Dup()
+    return len(set(hosts)) * len(os.sched_getaffinity(0))

@@ -1,6 +1,7 @@
 """A training run of virtual ranks: the same generators, driven by a clock in this process."""
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,8 @@ from mpisgd.errors import UsageError
 from mpisgd.evaluation import effective_share, row
 from mpisgd.experiment import Experiment
 from mpisgd.launch import NOT_FINITE
-from mpisgd.recording import COLUMNS
+from mpisgd.recording import reported, values
+from mpisgd.stragglers import pace
 from mpisgd.train import VIRTUAL_STEP_S, Place, algorithm_run, build_worker, progress_bar, report
 from mpisgd.tuning import Times, tuned
 from mpisgd.worker import NotFinite, Worker
@@ -31,7 +33,7 @@ def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespac
     """Train `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
     if experiment.delay == "auto":
         experiment = _tuned(experiment, dataset)
-    store = _open_store(experiment, arguments)
+    store = open_store(experiment, arguments)
     bar = progress_bar(experiment)
     recorders = [
         VirtualRecorder(rank, store, effective_share(experiment), bar if rank == 0 else None)
@@ -41,20 +43,20 @@ def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespac
     try:
         clock.run([algorithm_run(experiment, worker) for worker in workers])
     except NotFinite as failure:
-        _finish(recorders, store)
+        finish(recorders, store)
         if store is not None:
             store.close(reason=str(failure))
         print(f"mpisgd: {failure}; stopped before the next merge", file=sys.stderr)
         return NOT_FINITE
     except BaseException as failure:
-        _finish(recorders, store)
+        finish(recorders, store)
         if store is not None:
             store.close(reason=repr(failure))
         raise
     finally:
         if bar is not None:
             bar.close()
-    _finish(recorders, store)
+    finish(recorders, store)
     last = recorders[0].last_evaluation
     if store is not None:
         store.complete(last)
@@ -70,7 +72,8 @@ def world(
     seconds = VIRTUAL_STEP_S if experiment.step_seconds is None else experiment.step_seconds
     clock = Clock(
         cluster, build(experiment.allreduce, ranks, cluster.nodes(ranks)), recorders,
-        lambda rank, step: seconds, chunks=experiment.chunks, seed=experiment.seed,
+        pace(experiment.straggler, seconds, experiment.seed),
+        chunks=experiment.chunks, seed=experiment.seed,
     )  # fmt: skip
     return clock, [build_worker(experiment, dataset, site) for site in clock.sites]
 
@@ -108,7 +111,7 @@ class VirtualRecorder:
             self.bar.update()
         if not self._rows:
             self._first = step
-        self._rows.append([columns[name] for name in (*COLUMNS, "rate")])
+        self._rows.append([*values(columns), columns.get("rate", math.nan)])
         if len(self._rows) == ROWS:
             self.flush()
 
@@ -120,21 +123,24 @@ class VirtualRecorder:
 
     def flush(self) -> None:
         if self._rows and self.store is not None:
-            columns = dict(zip((*COLUMNS, "rate"), np.array(self._rows).T, strict=True))
-            if self.rank:
-                del columns["rate"]
+            *table, rates = np.array(self._rows).T
+            columns = reported(np.array(table))
+            if self.rank == 0:
+                columns["rate"] = rates
             self.store.steps(self.rank, self._first, columns)
         self._rows.clear()
 
 
-def _finish(recorders: list[VirtualRecorder], store: Any) -> None:
+def finish(recorders: list[VirtualRecorder], store: Any) -> None:
+    """Hand over what the recorders still have."""
     for recorder in recorders:
         recorder.flush()
     if store is not None:
         store.flush()
 
 
-def _open_store(experiment: Experiment, arguments: argparse.Namespace) -> Any:
+def open_store(experiment: Experiment, arguments: argparse.Namespace) -> Any:
+    """The store of a virtual run, None without --output."""
     if arguments.output is None:
         return None
     from mpisgd.store.writer import Writer

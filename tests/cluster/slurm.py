@@ -189,8 +189,12 @@ class Slurm:
         self._daemon(0, munge)
         self.until((self.home / "munge.socket").exists)
         self._daemon(0, ["slurmctld", "-D", "-c", "-f", configuration])
+        # Each node has its own shared memory: MPICH names it by the number of the job, which the
+        # next Slurm gives out again, and ranks that are killed leave it behind.
+        own = 'mount -t tmpfs lab /dev/shm && exec "$@"'
         for node in range(self.nodes):
-            self._daemon(node, ["slurmd", "-D", "-f", configuration, "-N", f"h{node}"])
+            words = ["unshare", "--mount", "sh", "-c", own, "sh"]
+            self._daemon(node, [*words, "slurmd", "-D", "-f", configuration, "-N", f"h{node}"])
 
     def _daemon(self, node: int, words: Sequence[str]) -> None:
         with (self.home / "start.log").open("ab") as log:

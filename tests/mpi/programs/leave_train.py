@@ -1,6 +1,6 @@
 """`leave_train.py FAULT RANK STEP WORDS...`: `mpisgd train WORDS...` with a fault on one rank.
 
-The fault strikes when RANK begins the gradient of STEP; RANK -1 means every rank.
+The fault strikes when RANK has the gradient of STEP; it says so on standard output first.
 """
 
 import os
@@ -17,24 +17,19 @@ def throw() -> None:
     raise RuntimeError("the disk is full of gradients")
 
 
-def sleep() -> None:
+def stall() -> None:
     while True:
         time.sleep(1)
 
 
-def slow() -> None:
-    print("SLOW", flush=True)
-    sleep()
-
-
 FAULTS = {
+    "nothing": lambda: None,
     "exception": throw,
     "exit0": lambda: sys.exit(0),
     "exit7": lambda: sys.exit(7),
     "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
-    "sigint": lambda: os.kill(os.getpid(), signal.SIGINT),
-    "stall": sleep,
+    "stall": stall,
 }
 
 
@@ -50,10 +45,9 @@ class Faulty:
     def gradient(self, parameters: Any, inputs: Any, targets: Any, gradient: Any, progress: Any):
         loss = self._model.gradient(parameters, inputs, targets, gradient, progress)
         if self._worker.step == self._step:
+            print("now", flush=True)
             if self._fault == "nan":
                 gradient.flat[0] = float("nan")
-            elif self._fault == "say":
-                print(f"step {self._step}", flush=True)
             else:
                 FAULTS[self._fault]()
         return loss
@@ -65,7 +59,7 @@ def main() -> int:
 
     def build_faulty(experiment: Any, dataset: Any, site: Any) -> Any:
         worker = build(experiment, dataset, site)
-        if rank in (-1, worker.rank):
+        if worker.rank == rank:
             worker.model = Faulty(worker, fault, step)
         return worker
 

@@ -1,7 +1,7 @@
 """`train_worlds.py FOLDER [--virtual]`: several experiments on 1, 2, 3, 4, 5 and 8 ranks.
 
 On 8 real ranks, split into communicators of these sizes, or on virtual ones. Each experiment
-leaves its result file, and all ranks' parameters at the end, in FOLDER/RANKS.
+leaves what it recorded, and all ranks' parameters at the end, in FOLDER/RANKS/NAME.npz.
 """
 
 import sys
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpisgd.experiment import Experiment
+from mpisgd.store import writer
 from mpisgd.train import build_worker, load, resolve_for
 from mpisgd.worlds import real, virtual
 
@@ -33,6 +34,7 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "dasgd-delta": DASGD | {"merge": "delta", "allreduce": "hierarchical", "nesterov": True},
     "dasgd-overwrite": DASGD | {"merge": "overwrite", "schedule": "linear-tail"},
 }
+SAME = ("loss", "samples", "rate")  # columns of /steps that do not depend on the world
 ONE_NODE = 'preset = "ideal"\nranks_per_node = 8\n'
 
 
@@ -56,6 +58,34 @@ def main() -> None:
             comm.Free()
 
 
+class Store:
+    """In place of a result file: it keeps what it is given. 60 files would take half a minute."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, list[np.ndarray]] = {}
+
+    def steps(self, rank: int, first: int, columns: dict[str, np.ndarray]) -> None:
+        for name in SAME:
+            if name in columns:
+                self.kept.setdefault(f"steps/{name}/{rank}", []).append(columns[name].copy())
+
+    def evaluation(self, **columns: float) -> None:
+        for name, value in columns.items():
+            if name != "time_s":  # the one that depends on the world
+                self.kept.setdefault(f"evaluation/{name}", []).append(np.array([value]))
+
+    def flush(self) -> None:
+        """Nothing: all is in memory."""
+
+    def complete(self, summary: dict[str, Any]) -> None:
+        """Only rank 0 of a run that succeeded gets here."""
+        self.completed = True
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        assert self.completed
+        return {name: np.concatenate(parts) for name, parts in self.kept.items()}
+
+
 def every_experiment(folder: Path, ranks: int, comm: Any = None) -> None:
     """On virtual ranks if there is no communicator."""
     workers: list[Any] = []
@@ -66,20 +96,21 @@ def every_experiment(folder: Path, ranks: int, comm: Any = None) -> None:
 
     real.build_worker = virtual.build_worker = keep
     (folder / str(ranks)).mkdir(exist_ok=True)
+    arguments = Namespace(output="not written", overwrite=False, format="json")
     for name, options in EXPERIMENTS.items():
+        store = Store()
+        writer.Writer = lambda *_, store=store, **__: store  # type: ignore[assignment, misc]
         experiment = read(COMMON | options, folder, comm is None)
         dataset = load(experiment)
         experiment = resolve_for(experiment, dataset, ranks)
-        path = folder / str(ranks) / name
-        arguments = Namespace(output=f"{path}.h5", overwrite=False, format="json")
         if comm is None:
             assert virtual.train(experiment, dataset, arguments) == 0
-            np.save(path, [worker.parameters.flat for worker in workers])
+            parts = [worker.parameters.flat for worker in workers]
         else:
             assert real.train(comm, experiment, dataset, arguments) == 0
             parts = comm.gather(workers[-1].parameters.flat)
-            if parts is not None:
-                np.save(path, parts)
+        if parts is not None:
+            np.savez(folder / str(ranks) / name, parameters=parts, **store.arrays())
         workers.clear()
 
 

@@ -1,0 +1,60 @@
+#!/bin/bash
+# dasgd-ring-16ranks-seed0-65c47e91 of jobs/gpu.toml, written by mpisgd submit.
+# Submit it from the folder that its paths start from, where `mpisgd submit` ran.
+#SBATCH --job-name=dasgd-ring-16ranks-seed0-65c47e91
+#SBATCH --output=results/gpu/dasgd-ring-16ranks-seed0-65c47e91.%j.out
+#SBATCH --open-mode=append
+#SBATCH --partition=gpu
+#SBATCH --time=1:00:00
+#SBATCH --nodes=4
+#SBATCH --ntasks=16
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=8
+#SBATCH --gpus-per-node=4
+#SBATCH --signal=B:USR1@60
+#SBATCH --requeue
+
+set -e
+source .venv/bin/activate
+set +e
+
+# Each rank sees one GPU of its node's: the one with the rank's number on the node.
+one_gpu='
+    IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:?no GPU was given to this job}"
+    place=${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:?not told by mpiexec}}
+    export CUDA_VISIBLE_DEVICES=${gpus[place]:?more ranks than GPUs on this node}
+    exec "$@"
+'
+
+# Slurm sends USR1 to this shell before the time limit. Passed on, it makes all ranks stop
+# together at their next merge, with their results written; half of the time later they are ended
+# anyway. On TERM (scancel) Slurm tells the ranks itself, and this shell only waits for them.
+ranks=
+warned=
+heard=
+warn() {
+    heard=yes
+    [ -z "$warned" ] || return
+    warned=yes
+    ranks=${ranks:-$!}
+    kill -USR1 "$ranks"
+    { sleep 30; kill -TERM "$ranks"; } >/dev/null 2>&1 &
+    timer=$!
+}
+trap warn USR1
+trap 'heard=yes' TERM
+
+mpiexec -n 16 bash -c "$one_gpu" one-gpu \
+    mpisgd train --algorithm=dasgd --tau=4 --delay=3 --allreduce=ring --hidden=1024,1024 \
+    --data=synthetic --batch=64 --steps=1000 --evaluate-every=0 --scaling=weak \
+    --output=results/gpu/dasgd-ring-16ranks-seed0-65c47e91.h5 --overwrite &
+ranks=${ranks:-$!}
+# A signal ends `wait` early, and then says nothing of the ranks.
+while heard=; wait "$ranks"; code=$?; [ -n "$heard" ]; do :; done
+[ -z "$warned" ] || kill "$timer"
+
+# Whatever the launcher makes of ranks that were stopped, the code of the job is that of SIGUSR1.
+if [ -n "$warned" ] && [ "$code" -ne 0 ]; then
+    code=138
+fi
+exit "$code"

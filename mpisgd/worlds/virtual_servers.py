@@ -1,0 +1,119 @@
+"""A training run of virtual servers and workers, in this process."""
+
+import argparse
+import sys
+from collections import defaultdict
+from typing import Any
+
+from allreduce.errors import Stalled
+from mpisgd.data import Dataset
+from mpisgd.evaluator import Evaluator
+from mpisgd.experiment import Experiment
+from mpisgd.launch import LEFT_EARLY, NOT_FINITE
+from mpisgd.roles import Workshop
+from mpisgd.served import not_finite
+from mpisgd.server import Server
+from mpisgd.stragglers import pace
+from mpisgd.train import VIRTUAL_STEP_S, progress_bar, report
+from mpisgd.worker import NotFinite
+from mpisgd.worlds.offices import Offices
+from mpisgd.worlds.post import Post
+from mpisgd.worlds.virtual import VirtualRecorder, finish, open_store, virtual_network
+
+ROWS = 1024  # rows of /updates handed to the store at once
+
+
+def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespace) -> int:
+    """Train on `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
+    workshop = Workshop(experiment, dataset)
+    store, bar = open_store(experiment, arguments), progress_bar(experiment)
+    recorders = {rank: VirtualRecorder(rank, store, 1.0, None) for rank in workshop.roles.workers}
+    ledger = Ledger(store, bar)
+    evaluator = workshop.evaluator(store)
+    offices = world(workshop, evaluator, ledger, recorders)
+    code, reason = 0, None
+    try:
+        offices.run()
+        check_finite(offices.servers)
+    except NotFinite as failure:
+        code, reason = NOT_FINITE, str(failure)
+    except Stalled as stall:
+        code, reason = LEFT_EARLY, str(stall)
+    except BaseException as failure:
+        reason = repr(failure)
+        raise
+    finally:
+        if bar is not None:
+            bar.close()
+        ledger.flush()
+        finish(list(recorders.values()), store)
+        if store is not None and reason is not None:
+            store.close(reason=reason)
+    if reason is not None:
+        print(f"mpisgd: {reason}", file=sys.stderr)
+        return code
+    if store is not None:
+        store.complete(evaluator.last | summary(offices.servers, evaluator))
+    report(experiment, evaluator.last, arguments)
+    return 0
+
+
+def world(
+    workshop: Workshop,
+    evaluator: Evaluator,
+    ledger: "Ledger | None" = None,
+    recorders: Any = None,
+) -> Offices:
+    """The servers and workers of an experiment on a virtual network, nothing begun."""
+    experiment = workshop.experiment
+    rows: dict[int, Any] = recorders if recorders is not None else defaultdict(_Nobody)
+    post = Post(virtual_network(experiment), experiment.ranks, experiment.seed)
+    seconds = VIRTUAL_STEP_S if experiment.step_seconds is None else experiment.step_seconds
+    return Offices(
+        post, workshop, pace(experiment.straggler, seconds, experiment.seed), evaluator,
+        (ledger or Ledger(None)).add, lambda rank, step, columns: rows[rank].step(step, columns),
+    )  # fmt: skip
+
+
+class Ledger:
+    """Rows of /updates on their way to a store, if there is one."""
+
+    def __init__(self, store: Any, bar: Any = None):
+        self.store, self.bar = store, bar
+        self.rows: list[dict[str, float]] = []
+
+    def add(self, row: dict[str, float]) -> None:
+        if self.bar is not None and row["server"] == 0 and row["used"]:
+            self.bar.update()
+        if self.store is not None:
+            self.rows.append(row)
+            if len(self.rows) >= ROWS:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hand over what is left."""
+        if self.store is not None:
+            self.store.updates(self.rows)
+            self.rows = []
+
+
+def check_finite(servers: list[Server]) -> None:
+    """Raise NotFinite if a worker met what was not."""
+    failures = [server.failed for server in servers if server.failed is not None]
+    if failures:
+        raise not_finite(*min(failures))
+
+
+def summary(servers: list[Server], evaluator: Evaluator) -> dict[str, Any]:
+    """What a result file says of the whole run."""
+    from mpisgd.replay import digest
+
+    return {
+        "parameters_sha256": digest(evaluator.parameters.flat),
+        "lost_workers": sorted(set().union(*(server.lost for server in servers))),
+    }
+
+
+class _Nobody:
+    def step(self, step: int, columns: dict[str, float]) -> None:
+        """Rows that nobody wants."""

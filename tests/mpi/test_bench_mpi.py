@@ -1,0 +1,121 @@
+"""The benchmarks on real ranks, each MPI library in turn."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from allreduce.algorithms import ALGORITHMS
+from allreduce.native import NATIVE
+from mpisgd.bench import allreduce_command, overlap_command
+from mpisgd.bench.operations import MOCK_UPS
+from mpisgd.store.reader import read
+
+QUICK = ("--min-repetitions", "6", "--max-repetitions", "6", "--time-budget", "0.1s")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_harness(mpi, ranks):
+    done = mpi(ranks, "bench_checks.py", timeout=120)
+    assert f"all checks passed on {ranks} ranks" in done.stdout
+    assert "freeing" not in done.stderr
+
+
+@pytest.mark.parametrize(("ranks", "dtype"), [(1, "float32"), (2, "float16"), (3, "float64")])
+def test_every_algorithm_is_measured_and_right(mpi, ranks, dtype, tmp_path):
+    output = tmp_path / "b.h5"
+    words = ["mpisgd", "bench", "allreduce", "--sizes", "8,1K", "--dtype", dtype, "--both",
+             "--format", "json", "--output", str(output), *QUICK]  # fmt: skip
+    done = mpi.run(ranks, words, timeout=120)
+    rows = json.loads(done.stdout)
+    assert all(tuple(row) == allreduce_command.COLUMNS for row in rows)
+    names = (*ALGORITHMS, *NATIVE, *MOCK_UPS)
+    assert [(r["algorithm"], r["in_place"], r["bytes"]) for r in rows] == [
+        (name, place, size) for name in names for place in (True, False) for size in (8, 1024)
+    ]
+    for row in rows:
+        assert (row["ranks"], row["dtype"], row["repetitions"], row["wrong"]) == (
+            ranks,
+            dtype,
+            6,
+            0,
+        )
+        assert 0 < row["ci_low_s"] <= row["median_s"] <= row["ci_high_s"]
+        assert row["p10_s"] <= row["median_s"] <= row["p90_s"]
+        assert row["algbw_GBps"] == pytest.approx(row["bytes"] / row["median_s"] / 1e9)
+        share = 2 * (ranks - 1) / ranks
+        expected = None if ranks == 1 else pytest.approx(row["algbw_GBps"] * share)
+        assert row["busbw_GBps"] == expected
+    check_file(output, rows, ranks)
+
+
+def check_file(path, rows, ranks):
+    """All samples are there, in the order in which they were measured."""
+    run = read(path)
+    assert (run.kind, run.complete, run.ranks) == ("bench", True, ranks)
+    assert run.config["benchmark"] == "allreduce"
+    assert run.environment["ranks_per_core"] > 0
+    assert len(run.environment["hosts"]) == len(run.environment["cores"]) == ranks
+    assert run.summary["wrong"] == 0
+    found = {(c["algorithm"], c["in_place"], c["bytes"]): (c, s) for c, s in run.cases}
+    assert len(found) == len(rows)
+    for row in rows:
+        case, seconds = found[row["algorithm"], row["in_place"], row["bytes"]]
+        assert seconds.shape == (6, ranks)
+        assert np.median(seconds.max(axis=1)) == pytest.approx(case["median_s"])
+        assert case["median_s"] == row["median_s"]
+    assert [case["algorithm"] for case, _ in run.cases] != [row["algorithm"] for row in rows]
+
+
+def test_osu_columns_in_turn_and_a_warning_for_too_many_ranks(mpi):
+    words = ["mpisgd", "bench", "allreduce", "--sizes", "4", "--algorithms", "butterfly,mpi",
+             "--osu", "--in-turn", "--chunks", "1,2", "--format", "csv", *QUICK]  # fmt: skip
+    done = mpi.run(5, words, timeout=120)
+    head, *lines = done.stdout.strip().split("\n")
+    assert head.endswith("wrong,osu_avg_s,osu_min_s,osu_max_s")
+    assert [line.split(",")[0] for line in lines] == ["butterfly"] * 2 + ["mpi", *MOCK_UPS]
+    assert all(line.split(",")[6] == "6" for line in lines)
+    crowded = len(os.sched_getaffinity(0)) < 5
+    assert ("oversubscribed" in done.stderr) == crowded
+
+
+def test_overlap(mpi, tmp_path):
+    """Without looks or a thread nothing moves: about nothing is hidden, in one of a few tries at
+    least (the machine may be busy)."""
+    algorithms = ("halving-doubling", "mpi-nonblocking")
+    for attempt in range(5):
+        output = tmp_path / f"{attempt}.h5"
+        words = ["mpisgd", "bench", "overlap", "--sizes", "4M", "--polls", "0,16",
+                 "--work", "sleep", "--work-time", "20ms", "--format", "json",
+                 "--algorithms", ",".join(algorithms), "--output", str(output), *QUICK]  # fmt: skip
+        rows = json.loads(mpi.run(2, words, timeout=120).stdout)
+        check_overlap(rows, output)
+        if all(abs(row["hidden"]) < 0.4 for row in rows if row["polls"] == 0):
+            return
+    pytest.fail(f"hidden without a look: {rows}")
+
+
+def check_overlap(rows, output):
+    keys = [getattr(column, "key", column) for column in overlap_command.COLUMNS]
+    assert all(list(row) == keys for row in rows)
+    assert [(row["progress"], row["polls"]) for row in rows] == [
+        ("poll", 0), ("poll", 16), ("thread", None)
+    ] * 2  # fmt: skip
+    for row in rows:
+        assert row["compute_s"] >= 0.02
+        assert row["together_s"] > 0.02
+        assert row["dilation"] > 0
+        assert (row["longest_poll_s"] is None) == (row["polls"] != 16)
+    parts = [case["part"] for case, _ in read(output).cases]
+    assert parts == ["compute", "communication", "together", "exposed"] * 6
+
+
+def test_an_existing_file_is_refused_on_all_ranks(mpi, tmp_path):
+    output = tmp_path / "b.h5"
+    output.write_text("mine")
+    words = ["mpisgd", "bench", "allreduce", "--output", str(output)]
+    done = mpi.run(2, words, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("exists; pass --overwrite") == 1
+    assert output.read_text() == "mine"

@@ -1,0 +1,83 @@
+"""Runs with virtual servers and workers for tests: an Experiment in, all that they did out."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpisgd.data import Dataset
+from mpisgd.experiment import Experiment
+from mpisgd.roles import Workshop
+from mpisgd.train import load, resolve_for
+from mpisgd.worlds.offices import Offices
+from mpisgd.worlds.virtual_servers import Ledger, check_finite, world
+
+TINY: dict[str, Any] = {
+    "model": "quadratic",
+    "data": "noise",
+    "data_samples": 240,
+    "batch": 4,
+    "rate": 0.05,
+    "momentum": 0.9,
+    "dtype": "float64",
+    "evaluate_every": 0,
+    "step_time_s": 1.0,
+}
+
+
+class Kept(Ledger):
+    """All rows of /updates."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def add(self, row: dict[str, float]) -> None:
+        self.rows.append(row)
+
+
+class Finished(NamedTuple):
+    """A run that is over."""
+
+    offices: Offices
+    rows: list[dict[str, float]]
+    steps: list[tuple[int, int, dict[str, float]]]  # (rank, step, columns of /steps)
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """The flat parameters as the servers hold them."""
+        return np.concatenate([server.parameters for server in self.offices.servers])
+
+    @property
+    def time_s(self) -> float:
+        """When the last update was made."""
+        return self.offices.evaluator.last["time_s"]
+
+    def column(self, name: str, **where: float) -> np.ndarray:
+        """A column of /updates, of the rows that have these values."""
+        chosen = [row for row in self.rows if all(row[k] == v for k, v in where.items())]
+        return np.array([row[name] for row in chosen])
+
+    @property
+    def pushes(self) -> dict[str, np.ndarray]:
+        return {name: np.array([row[name] for row in self.rows]) for name in self.rows[0]}
+
+
+def prepare(
+    ranks: int, dataset: Dataset | None = None, **changes: Any
+) -> tuple[Experiment, Finished]:
+    """An experiment like TINY and its servers and workers, nothing begun."""
+    experiment = Experiment.read(TINY | changes)
+    dataset = load(experiment) if dataset is None else dataset
+    experiment = resolve_for(experiment, dataset, ranks)
+    workshop, ledger = Workshop(experiment, dataset), Kept()
+    offices = world(workshop, workshop.evaluator(), ledger)
+    steps: list[tuple[int, int, dict[str, float]]] = []
+    offices.record_step = lambda rank, step, columns: steps.append((rank, step, columns))
+    return experiment, Finished(offices, ledger.rows, steps)
+
+
+def served(ranks: int, **changes: Any) -> Finished:
+    """Run an experiment like TINY, with `changes`, on virtual ranks."""
+    _, finished = prepare(ranks, **changes)
+    finished.offices.run()
+    check_finite(finished.offices.servers)
+    return finished

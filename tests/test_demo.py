@@ -1,0 +1,42 @@
+"""`mpisgd demo`, as a newcomer runs it."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mpisgd.errors import UsageError
+from mpisgd.launcher import find
+from mpisgd.store.reader import read
+
+MOST_S = 60.0
+
+
+def test_three_algorithms_learn_digits_and_are_compared(tmp_path):
+    try:
+        find()
+    except UsageError as missing:
+        pytest.skip(str(missing))
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "mpisgd", "demo", "--folder", str(tmp_path / "demo"),
+         "--format", "json"],
+        capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < MOST_S
+    said = json.loads(done.stdout)
+    rows = said["runs"]
+    assert [row["algorithm"] for row in rows] == ["minibatch", "local", "dasgd"]
+    for row in rows:
+        assert row["accuracy"] >= 0.93
+        assert row["ranks"] == 4
+        path = tmp_path / "demo" / f"{row['algorithm']}.h5"
+        with read(path) as run:
+            assert run.complete
+            assert not run.virtual
+            assert run.evaluation["accuracy"][-1] == pytest.approx(row["accuracy"])
+    assert [row["effective_steps"] for row in rows] == [900, 900, 900 * (4 - 0.75) / 4]
+    assert any("digits do not rank algorithms" in note for note in said["notes"])

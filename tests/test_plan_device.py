@@ -1,0 +1,90 @@
+"""Plans on device memory, without a device: a double whose bytes come late, as a stream's do."""
+
+import itertools
+
+import device_double
+import numpy as np
+import pytest
+
+from allreduce import arrays, lowering, phases, plan
+from allreduce.algorithms import ALGORITHMS, build
+from allreduce.evaluate import evaluate
+from allreduce.loopback import World
+from allreduce.plan import Plan
+
+NAMES = (*ALGORITHMS, "hierarchical:ring")
+
+
+def on_device(size: int, cuda_aware: bool, name: str, seed: int, *, out: bool, mean: bool) -> bool:
+    """Whether plans on device memory give evaluate's bits, twice."""
+    world = World(size, seed, octets=device_double.octets)
+    values = list(np.random.default_rng(seed).standard_normal((size, 11)))
+    given = [device_double.array(v) for v in values]
+    results = [device_double.empty(11, np.dtype(float)) if out else None for _ in given]
+    plans = [
+        Plan(world.comm(r), build(name, size), *pair, mean=mean, cuda_aware=cuda_aware, chunks=2)
+        for r, pair in enumerate(zip(given, results, strict=True))
+    ]
+    right = True
+    for _ in range(2):
+        for one in plans:
+            one.start()
+        world.drive(plans)
+        wanted = [v.copy() for v in values]
+        evaluate(build(name, size), wanted, mean=mean)
+        found = [one.result.host.tobytes() for one in plans]  # done means done: no synchronising
+        right = right and found == [w.tobytes() for w in wanted]
+        if not out:
+            values = wanted
+    right = right and (
+        not out or all((g.now() == v).all() for g, v in zip(given, values, strict=True))
+    )
+    for one in plans:
+        one.close()
+    world.check_quiet()
+    return right
+
+
+@pytest.mark.parametrize("cuda_aware", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_device_memory(name, cuda_aware):
+    for size, (out, mean) in itertools.product((1, 2, 3, 5, 8), ((False, True), (True, False))):
+        assert on_device(size, cuda_aware, name, size, out=out, mean=mean), (size, out, mean)
+
+
+def no_fence(monkeypatch) -> None:
+    monkeypatch.setattr(arrays.Device, "fence", lambda self: None)
+
+
+def no_fence_before_the_first_message(monkeypatch) -> None:
+    lower = lowering.lower
+    monkeypatch.setattr(plan, "lower", lambda *call: lower(*call)[1:])
+
+
+def fence_before_the_work(monkeypatch) -> None:
+    def begin(self) -> None:
+        self._poll = self.memory.fence()
+        for operation in self.operations:
+            operation()
+
+    monkeypatch.setattr(phases.Work, "begin", begin)
+
+
+@pytest.mark.parametrize(
+    ("fault", "cuda_aware"),
+    [
+        (no_fence, True),
+        (no_fence, False),
+        (no_fence_before_the_first_message, True),
+        (fence_before_the_work, True),
+        (fence_before_the_work, False),
+    ],
+)
+def test_the_device_double_sees_bytes_sent_too_early(fault, cuda_aware, monkeypatch):
+    fault(monkeypatch)
+    wrong = [
+        not on_device(4, cuda_aware, name, seed, out=False, mean=False)
+        for name in ("butterfly", "ring")
+        for seed in range(5)
+    ]
+    assert all(wrong)

@@ -1,0 +1,160 @@
+"""The studies' scripts: their cells, their ledger, their tables, and the problem of the rates."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+STUDIES = Path(__file__).resolve().parent.parent / "studies"
+
+
+@pytest.fixture(autouse=True)
+def studies_on_the_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(STUDIES))
+    yield
+    for name in [n for n, module in sys.modules.items() if _is_study(module)]:
+        del sys.modules[name]
+
+
+def _is_study(module) -> bool:
+    return str(getattr(module, "__file__", None) or "").startswith(str(STUDIES))
+
+
+def test_a_ledger_knows_finished_runs_whatever_the_order_of_their_values(tmp_path):
+    from ledger import Ledger
+
+    path = tmp_path / "runs.jsonl"
+    ledger = Ledger(path)
+    ledger.add({"rate": 0.1, "seed": 1}, {"loss": 2.0})
+    again = Ledger(path)
+    assert {"seed": 1, "rate": 0.1} in again
+    assert {"seed": 2, "rate": 0.1} not in again
+    assert again[{"seed": 1, "rate": 0.1}]["loss"] == 2.0
+
+
+def test_a_line_cut_off_by_a_kill_is_run_again(tmp_path):
+    from ledger import Ledger
+
+    path = tmp_path / "runs.jsonl"
+    Ledger(path).add({"seed": 1}, {})
+    whole = path.read_text()
+    path.write_text(whole + whole[:10])
+    ledger = Ledger(path)
+    assert len(ledger.lines) == 1
+    ledger.add({"seed": 2}, {})
+    assert [json.loads(line)["cell"]["seed"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_every_cell_is_an_experiment_of_equal_samples():
+    from mnist_cells import PARTS, part
+    from mnist_runs import SAMPLES, values
+
+    from mpisgd.experiment import Experiment
+
+    for name in PARTS:
+        for cell in part(name):
+            given = values(cell)
+            Experiment.read(given)
+            assert SAMPLES % (cell["ranks"] * cell["batch"]) == 0  # no ragged last step
+            steps = given["epochs"] * SAMPLES / (cell["ranks"] * cell["batch"])
+            assert steps % given["evaluate_every"] == 0
+            assert name == "large" or given["epochs"] * SAMPLES == 98_304
+
+
+def test_the_share_of_effective_steps_is_the_projects_own():
+    from mnist_cells import GRID, corrected_rate, share
+
+    from mpisgd.evaluation import effective_share
+    from mpisgd.experiment import Experiment
+
+    for cell in GRID:
+        assert share(cell) == effective_share(Experiment.read(cell).resolved(32, 32))
+        if share(cell):
+            assert corrected_rate(cell) * share(cell) == pytest.approx(0.1)
+
+
+def test_the_studies_step_makes_an_average_about_two_steps_long():
+    from mnist_runs import HIDDEN, NETWORK, STEP_S
+
+    from allreduce.algorithms import build
+    from allreduce.network import network
+    from allreduce.simulate import simulate
+
+    elements = 784 * HIDDEN[0] + HIDDEN[0] + HIDDEN[0] * 10 + 10 + 2
+    cluster = network(NETWORK).with_(progress="perfect")
+    ends = simulate(build("butterfly", 32, cluster.nodes(32)), 4 * elements, cluster, itemsize=4)
+    assert 1.95 < ends.max() / STEP_S < 2.0
+
+
+def test_targets_that_are_not_reached_stay_in_the_table():
+    from mnist_cells import MINIBATCH, TARGETS
+    from mnist_tables import targets
+
+    cell = MINIBATCH | {"rate": 0.1}
+    lines = [
+        {"evaluations": {"time_s": [0.1, 0.2, 0.3], "accuracy": [0.8, high, 0.86]}}
+        for high in (0.91, 0.88)
+    ]
+    (row,) = targets([(cell, lines)])
+    assert row[f"ms to {TARGETS[0]:.2f}"] == "200 ± 0"
+    assert row[f"ms to {TARGETS[1]:.2f}"] == "not reached (1 of 2 seeds did)"
+    assert row[f"ms to {TARGETS[-1]:.2f}"] == "not reached (0 of 2 seeds did)"
+
+
+def test_the_best_rate_is_chosen_on_validation_loss_and_never_one_that_failed(tmp_path):
+    from ledger import Ledger
+    from mnist_cells import RATES, part
+    from mnist_tables import best
+
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    for cell in part("rates"):
+        if cell["algorithm"] == "local":
+            # The test loss falls with the rate, the validation loss rises; the lowest rate fails.
+            line = {"evaluations": {"loss": [cell["rate"]]}, "test_loss": 1 - cell["rate"]}
+            if cell["rate"] == RATES[0] and cell["seed"] == 2:
+                line["failure"] = "not finite"
+            ledger.add(cell, line)
+    ((chosen, lines),) = best(ledger)
+    assert chosen["rate"] == RATES[1]
+    assert len(lines) == 3
+
+
+def test_a_page_shows_the_tables_it_has_marks_for():
+    from pages import fill, markdown, plus_minus
+
+    page = "a\n<!-- table x -->\nold\n<!-- end -->\nb\n"
+    filled = fill(page, "x", markdown([{"k": 1, "v": plus_minus(0.5, math.nan, 2)}]))
+    assert filled == "a\n<!-- table x -->\n| k | v |\n|---|---|\n| 1 | 0.50 |\n<!-- end -->\nb\n"
+    with pytest.raises(ValueError, match="0 tables named y"):
+        fill(page, "y", "")
+
+
+def test_gradient_and_least_value_of_the_convex_problem():
+    from convex import Objective, problem
+
+    objective = Objective(problem())
+    least = objective.least()
+    assert np.abs(objective.gradient(least)).max() < 1e-12
+    generator = np.random.default_rng(0)
+    here, there = generator.standard_normal((2, len(least)))
+    change = objective.value(here + 1e-6 * there) - objective.value(here - 1e-6 * there)
+    assert objective.gradient(here) @ there == pytest.approx(change / 2e-6, rel=1e-6)
+    for _ in range(20):
+        away = least + 0.1 * generator.standard_normal(len(least))
+        assert objective.value(away) > objective.value(least)
+
+
+def test_a_rate_run_trains_on_the_problem_and_measures_its_average():
+    import one_thread  # noqa: F401
+    from convex import Objective, problem
+    from rate_runs import ALGORITHMS, run_cell
+
+    objective = Objective(problem())
+    start = objective.value(np.zeros(68)) - objective.value(objective.least())
+    cell = ALGORITHMS["Local, tau 4"] | {"ranks": 8, "steps": 64, "seed": 1}
+    result = run_cell(cell, objective, objective.value(objective.least()))
+    assert 0 < result["last_error"] < result["error"] < start
+    assert 0 < result["slope"] < np.sum(objective.gradient(np.zeros(68)) ** 2)
