@@ -54,6 +54,7 @@ def main() -> int:
 
 
 def _measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    rate = parse_rate(options.rate.replace("mbit", "Mbit").replace("gbit", "Gbit"), "--rate")
     found = launcher.find(options.mpiexec)
     python = Path(found.path).parent / "python"
     words = [
@@ -66,7 +67,6 @@ def _measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         done = lab.run(words, ranks=options.hosts, timeout=1800)
     if done.returncode:
         raise UsageError(found.path, None, f"exit code {done.returncode}: {done.stderr[-300:]}")
-    rate = parse_rate(options.rate)
     return [_row(found.kind, row, rate) for row in json.loads(done.stdout)]
 
 

@@ -4,7 +4,8 @@
 
 Every launch measures all sizes in a random order, each rank bound to a core. At each size all
 algorithms are called in turn, so that what else the machine does strikes all alike; with --alone
-each is called by itself, as other benchmarks do, with its caches warm. The ratio of a launch is the median of the algorithm over the median of MPI_Allreduce(MPI_IN_PLACE), called bare.
+each is called by itself, as other benchmarks do, with its caches warm. The ratio of a launch is the
+median of the algorithm over the median of MPI_Allreduce(MPI_IN_PLACE), called bare.
 The table has the algorithm whose median ratio over launches is smallest, with its extremes.
 Each --mpiexec is used with the Python that lies beside it.
 """

@@ -16,6 +16,8 @@ COLUMNS = (
     "staleness", "used",
 )  # fmt: skip
 SERVED = ("staleness", "used")  # what only workers of servers report
+MORE = ("rate", "flight_start_s", "flight_end_s")  # of the average that arrived in the step
+WIDTH = 1 + len(COLUMNS) + len(MORE)
 ROWS = 64  # rows in a message
 INTERVAL = 2.0  # s between messages, and between flushes of the file
 TAG = 32000  # MPI promises 32,767
@@ -126,13 +128,13 @@ class Recorder:
         self.store, self.effective, self.on_step = store, effective, on_step
         self.last_evaluation: dict[str, Any] = {}
         self.rows = Rows(
-            comm, len(COLUMNS) + 2, TAG, self._store, deadline=deadline,
+            comm, WIDTH, TAG, self._store, deadline=deadline,
             after=lambda: None if store is None else store.flush(),
         )  # fmt: skip
 
     def step(self, step: int, columns: dict[str, float]) -> None:
         """Take one row of /steps."""
-        self.rows.add((step, *values(columns), columns.get("rate", math.nan)))
+        self.rows.add(packed(step, columns))
         if self.on_step is not None:
             self.on_step()
 
@@ -147,17 +149,26 @@ class Recorder:
         self.rows.finish(without)
 
     def _store(self, rank: int, rows: np.ndarray) -> None:
-        if self.store is None or not len(rows):
-            return
-        columns = reported(rows[:, 1:-1].T)
-        if rank == 0 and np.isfinite(rows[:, -1]).any():
-            columns["rate"] = rows[:, -1]
-        self.store.steps(rank, int(rows[0, 0]), columns)
+        if self.store is not None and len(rows):
+            store_rows(self.store, rank, rows)
 
 
-def values(columns: dict[str, float]) -> list[float]:
-    """A row of /steps in the order of COLUMNS, -1 where nothing was reported."""
-    return [columns.get(name, -1) if name in SERVED else columns[name] for name in COLUMNS]
+def packed(step: int, columns: dict[str, float]) -> list[float]:
+    """A row of WIDTH numbers: the step, COLUMNS (-1 where a worker has no server), and MORE."""
+    values = [columns.get(name, -1) if name in SERVED else columns[name] for name in COLUMNS]
+    return [step, *values, *(columns.get(name, math.nan) for name in MORE)]
+
+
+def store_rows(store: Any, rank: int, rows: np.ndarray) -> None:
+    """Rows of `packed`, of consecutive steps, to a store.Writer."""
+    columns = reported(rows[:, 1 : -len(MORE)].T)
+    rate, starts, ends = rows[:, -len(MORE) :].T
+    if rank == 0 and np.isfinite(rate).any():
+        columns["rate"] = rate
+    store.steps(rank, int(rows[0, 0]), columns)
+    for row in np.flatnonzero(np.isfinite(ends)):
+        step = int(rows[row, 0])
+        store.event(rank, "flight", "mean", float(starts[row]), float(ends[row]), step)
 
 
 def reported(table: np.ndarray) -> dict[str, np.ndarray]:

@@ -19,6 +19,14 @@ class Ledger:
             replaced = path.with_name(path.name + ".new")
             replaced.write_text(whole, encoding="utf-8")
             os.replace(replaced, path)
+        self._take(whole)
+
+    def refresh(self) -> None:
+        """Take in what another process has added since."""
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        self._take(text[: text.rfind("\n") + 1])
+
+    def _take(self, whole: str) -> None:
         for line in whole.splitlines():
             row = json.loads(line)
             self.lines[key(row["cell"])] = row

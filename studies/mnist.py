@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument(
         "--limit", type=float, default=2100.0, help="seconds of a core for all runs"
     )
+    parser.add_argument("--parts", help="parts to run, as in grid,rates [all]")
     arguments = parser.parse_args()
     if arguments.command == "run":
         run(arguments)
@@ -40,7 +41,7 @@ def main() -> int:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """All parts, in the order of their table."""
+    """The parts asked for, or all in the order of their table."""
     import mnist_runs
     from ledger import Ledger
     from mnist_cells import PARTS, part
@@ -49,7 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
         print(text, file=sys.stderr, flush=True)
 
     ledger = Ledger(arguments.results / "runs.jsonl")
-    cells = [cell for name in PARTS for cell in part(name)]
+    names = list(PARTS) if arguments.parts is None else arguments.parts.split(",")
+    cells = [cell for name in names for cell in part(name)]
     mnist_runs.run_all(cells, ledger, arguments.data, tell, arguments.limit)
     mnist_runs.time_all(ledger, arguments.data, tell)
 

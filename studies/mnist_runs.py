@@ -70,6 +70,7 @@ def run_all(
     missing = [cell for cell in cells if cell not in ledger]
     datasets = load(path) if missing else None
     for index, cell in enumerate(missing):
+        ledger.refresh()
         if cell in ledger:
             continue
         spent = sum(line.get("cpu_s", 0.0) for line in ledger.lines.values())

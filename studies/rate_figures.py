@@ -77,11 +77,12 @@ def draw(table: list[dict[str, Any]], quantity: str) -> Any:
         for name in ALGORITHMS:
             chosen = [r for r in table if r["algorithm"] == name and r["ranks"] == ranks]
             kind = family(name)
+            corrected = "rate /" in name
             one.errorbar(
                 [r["steps"] for r in chosen], [r[quantity] for r in chosen],
-                [r[f"{quantity}_sd"] for r in chosen], label=name,
-                color=BLUES[1] if "rate /" in name else COLOURS[kind],
-                marker="v" if "rate /" in name else MARKERS[kind], markersize=SIZES[kind], linewidth=1, capsize=2,
+                [r[f"{quantity}_sd"] for r in chosen], label=name, linewidth=1, capsize=2,
+                color=BLUES[1] if corrected else COLOURS[kind], markersize=SIZES[kind],
+                marker="v" if corrected else MARKERS[kind],
             )  # fmt: skip
         one.set_xscale("log", base=2)
         one.set_yscale("log")

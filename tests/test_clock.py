@@ -139,7 +139,7 @@ def test_the_last_steps_are_seen_by_the_final_average(options):
     clock, run = prepare(replace(NETWORK, steps=11), 3, dataset=DIGITS, **options)
     for worker in run.workers:
         poison(worker, rank=2, step=11)
-    with pytest.raises(NotFinite, match="on rank 2 at step 11$"):
+    with pytest.raises(NotFinite, match=r"on rank 2 at step 11$"):
         clock.run([algorithm_run(run.experiment, worker) for worker in run.workers])
     assert all(rows.evaluations == {} for rows in run.rows)
 
@@ -147,5 +147,5 @@ def test_the_last_steps_are_seen_by_the_final_average(options):
 def test_a_single_rank_notices_too():
     clock, run = prepare(NETWORK, 1, dataset=DIGITS, algorithm="local", tau=100)
     poison(run.workers[0], rank=0, step=2)
-    with pytest.raises(NotFinite, match="on rank 0 at step 2$"):
+    with pytest.raises(NotFinite, match=r"on rank 0 at step 2$"):
         clock.run([algorithm_run(run.experiment, worker) for worker in run.workers])

@@ -103,7 +103,7 @@ def test_a_file_that_is_wrong_is_named_with_the_key(text, said, written):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(UsageError, match="nowhere.toml: No such file"):
+    with pytest.raises(UsageError, match=r"nowhere\.toml: No such file"):
         parsed("--config", str(tmp_path / "nowhere.toml"))
     with pytest.raises(UsageError, match="Is a directory"):
         parsed("--config", str(tmp_path))

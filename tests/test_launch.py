@@ -1,6 +1,7 @@
-"""Leaving: which reason is given, with which code, and what signals do. The job: mpi/test_leaving."""
+"""Leaving: which reason is given, with which code, what signals do. Jobs: mpi/test_leaving.py."""
 
 import os
+import re
 import signal
 
 import pytest
@@ -108,8 +109,6 @@ def test_what_strikes_one_rank_aborts_the_job_with_its_reason(
     with pytest.raises(Exited, match=f"^{code}$"):
         launch.guarded(comm, raising(failure))
     assert comm.codes == [code]
-    import re
-
     assert re.search(said, capsys.readouterr().err)
 
 

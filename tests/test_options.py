@@ -1,6 +1,7 @@
 """Values as users give them: what is read, what is refused, and what the refusal says."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ READ = [
     (options.or_word(options.whole(0), "auto"), "auto", "auto"),
     (options.or_word(options.whole(0), "auto"), "3", 3),
 ]
-REFUSED = [
+REFUSED: list[tuple[options.Kind, list[Any]]] = [
     (options.whole(1), ["0", "-1", "1.0", "x", "", 1.0, True, None, [1]]),
     (options.whole(0, 9), ["10", 10, "-1"]),
     (options.number(0), ["-1e-9", "nan", "inf", "x", True, None, math.nan, math.inf, "1e999"]),

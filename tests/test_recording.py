@@ -83,7 +83,7 @@ def recorders(size: int, **options: Any) -> tuple[Store, list[Recorder]]:
 
 def fill(recorder: Recorder, rank: int, steps: range) -> None:
     for step in steps:
-        columns = {name: step + rank / 8 for name in COLUMNS}
+        columns = dict.fromkeys(COLUMNS, step + rank / 8)
         recorder.step(step, columns | {"rate": 0.5 / step})
 
 
@@ -124,7 +124,7 @@ def test_a_rank_that_hands_nothing_over_is_named():
     second.rows.deadline = 0.0
     with pytest.raises(Stalled):
         second.finish()
-    with pytest.raises(Stalled, match="rank 0 waited .* for rank 2 to hand over its records"):
+    with pytest.raises(Stalled, match=r"rank 0 waited .* for rank 2 to hand over its records"):
         first.finish()
 
 

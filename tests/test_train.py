@@ -9,7 +9,8 @@ from mpisgd import cli
 from mpisgd.store.reader import read
 from mpisgd.store.target import partial_path
 
-WORDS = "train --virtual 3 --batch 20 --hidden 9 --data-samples 100 --seed 2 --format json".split()
+SAMPLES = "--batch 20 --data-samples 100 --seed 2"
+WORDS = f"train --virtual 3 --hidden 9 {SAMPLES} --format json".split()
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,8 @@ def train(capsys, *words: str) -> tuple[int, list[dict], str]:
 
 def test_a_result_file_holds_the_run(tmp_path, capsys):
     path = tmp_path / "run.h5"
-    words = "--algorithm dasgd --epochs 4 --lr 0.2 --step-time 10ms --ema 0.9 --output".split()
+    learn = "--algorithm dasgd --epochs 4 --lr 0.2"
+    words = f"{learn} --step-time 10ms --ema 0.9 --output".split()
     code, (summary,), err = train(capsys, *words, str(path))
     assert (code, err) == (0, "")
     assert not partial_path(path).exists()
@@ -77,7 +79,7 @@ def test_the_same_words_give_the_same_bits_and_another_seed_others(tmp_path, cap
 
 def test_a_loss_that_is_not_finite_ends_with_its_own_code_and_a_readable_file(tmp_path, capsys):
     path = tmp_path / "run.h5"
-    words = "--algorithm local --tau 4 --steps 40 --lr 1e30 --output".split()
+    words = ["--algorithm", "local", "--tau", "4", "--steps", "40", "--lr", "1e30", "--output"]
     code, rows, err = train(capsys, *words, str(path))
     assert (code, rows) == (3, [])
     assert err.count("\n") == 1

@@ -7,13 +7,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpisgd.data import Dataset
+from mpisgd.data import load as load_data
 from mpisgd.experiment import Experiment
 from mpisgd.train import algorithm_run, load, resolve_for
 from mpisgd.worker import Worker
 from mpisgd.worlds.clock import Clock
 from mpisgd.worlds.virtual import world
 
-Algorithm = Callable[[Worker], Generator[None, None, None]]
+Run = Generator[None, None, None]
+Algorithm = Callable[[Worker], Run]
+
+NOISE = load_data("noise", samples=240, features=6, seed=3)
+QUADRATIC = Experiment(
+    model="quadratic", data="noise", batch=2, steps=23, rate=0.05, momentum=0.0, dtype="float64",
+    evaluate_every=0,
+)  # fmt: skip
+
+
+def far(one: np.ndarray, other: np.ndarray) -> float:
+    """The largest difference, relative to the largest value."""
+    return float(np.abs(one - other).max() / np.abs(other).max())
 
 
 class Rows:
@@ -72,8 +85,10 @@ def virtual(
     touch: Callable[[Worker], object] = lambda worker: None,
     **options: Any,
 ) -> Finished:
-    """Run `experiment`, or `generator` for its algorithm, on virtual ranks. `touch` sees each worker
-    before the run; `options` are those of `prepare`."""
+    """Run `experiment`, or `generator` for its algorithm, on virtual ranks.
+
+    `touch` sees each worker before the run; `options` are those of `prepare`.
+    """
     clock, finished = prepare(experiment, ranks, **options)
     for worker in finished.workers:
         touch(worker)

@@ -2,6 +2,7 @@
 
 import argparse
 import random
+import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -198,7 +199,9 @@ class _Bench:
             Vectors("numpy", case.bytes // DTYPE.itemsize, DTYPE, in_place=True),
             chunks=chunks, nodes=self.nodes, deadline=self.chosen.deadline_s,
         )  # fmt: skip
-        return plan, ThreadedFlight(self.thread, plan) if threaded and self.thread else plan
+        return plan, ThreadedFlight(
+            self.thread, plan, time.perf_counter
+        ) if threaded and self.thread else plan
 
     def _alone(self, communicate: Any) -> float:
         """Seconds of work: as asked, or as long as the communication alone."""

@@ -151,7 +151,10 @@ class ClockSite:
         assert flight.collective is not None, "waits for what it has not started"
         self.clock.cluster.wait(self.rank, flight.collective)
         yield
-        self._counters.wait_s += self.now() - began
+        counters = self._counters
+        counters.wait_s += self.now() - began
+        counters.flight_start_s = flight.began_s
+        counters.flight_end_s = flight.collective.completion[self.rank] or self.now()
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:
         values = np.zeros(self.size, np.int64)
@@ -208,10 +211,12 @@ class _VirtualFlight:
     def __init__(self, group: _Group, rank: int, source: np.ndarray, result: np.ndarray):
         self.group, self.rank, self.source, self.result = group, rank, source, result
         self.collective: Collective | None = None
+        self.began_s = 0.0
 
     def start(self) -> None:
         if self.source is not self.result:
             self.result[...] = self.source
+        self.began_s = self.group.clock.times[self.rank]
         self.collective = self.group.start(self.rank, self.result)
 
 

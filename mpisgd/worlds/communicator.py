@@ -45,6 +45,8 @@ class Counters:
     poll_s: float = 0.0
     wait_s: float = 0.0
     polls: int = 0
+    flight_start_s: float = math.nan  # of the average that arrived in this step
+    flight_end_s: float = math.nan
 
     def look(self, seconds: float) -> None:
         self.poll_s += seconds
@@ -75,7 +77,7 @@ class CommunicatorSite:
         self.asked_to_stop = False
         self.final_average_s = 0.0  # how long the last average took that only evaluation needs
         self.thread = ProgressThread(thread_comm) if thread_comm is not None else None
-        self._flying: list[Plan] = []
+        self._flying: list[PolledFlight] = []
         self._flights: list[PolledFlight | ThreadedFlight] = []
         self._counters = Counters()
         self._origin, self._paused = time.perf_counter(), 0.0
@@ -140,16 +142,18 @@ class CommunicatorSite:
         )  # fmt: skip
         flight: PolledFlight | ThreadedFlight
         if self.thread is None:
-            flight = PolledFlight(plan, self._begin, self._look)
+            flight = PolledFlight(plan, self._begin, self._look, self.now)
         else:
-            flight = ThreadedFlight(self.thread, plan)
+            flight = ThreadedFlight(self.thread, plan, self.now)
         self._flights.append(flight)
         return flight
 
     def wait(self, flight: Any) -> Steps:
         began = time.perf_counter()
         flight.wait()
-        self._counters.wait_s += time.perf_counter() - began
+        counters = self._counters
+        counters.wait_s += time.perf_counter() - began
+        counters.flight_start_s, counters.flight_end_s = flight.began_s, flight.ended_s
         yield from ()
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:
@@ -215,15 +219,15 @@ class CommunicatorSite:
             plan.start()
             plan.wait()
 
-    def _begin(self, plan: Plan) -> None:
+    def _begin(self, flight: PolledFlight) -> None:
         began = time.perf_counter()
-        plan.start()
-        self._flying.append(plan)
+        flight.plan.start()
+        self._flying.append(flight)
         self._counters.look(time.perf_counter() - began)
 
     def _look(self) -> None:
         if self._flying:
-            self._flying = [plan for plan in self._flying if not plan.test()]
+            self._flying = [flight for flight in self._flying if not flight.landed()]
 
     def _pad(self, until: float) -> None:
         """Stand in for an accelerator at work: sleep, and look now and then."""

@@ -1,5 +1,6 @@
 """Who moves an all-reduce on: the rank itself when it looks, or a thread beside it."""
 
+import math
 import os
 import threading
 import time
@@ -11,14 +12,35 @@ from allreduce.plan import Plan, wait_until
 PAUSE = 5e-5  # s a thread sleeps between looks while its rank computes: it needs the same core
 
 
-class PolledFlight:
-    """A plan that its rank moves on; `look` looks at everything in flight there."""
+Clock = Callable[[], float]  # seconds since the run began
 
-    def __init__(self, plan: Plan, begin: Callable[[Plan], None], look: Callable[[], None]):
-        self.plan, self._begin, self._look = plan, begin, look
+
+class PolledFlight:
+    """A plan that its rank moves on; `look` looks at everything in flight there.
+
+    `began_s`, `ended_s`: when it was started last, and when its arrival was noticed.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        begin: Callable[["PolledFlight"], None],
+        look: Callable[[], None],
+        now: Clock,
+    ):
+        self.plan, self._begin, self._look, self._now = plan, begin, look, now
+        self.began_s = self.ended_s = math.nan
 
     def start(self) -> None:
-        self._begin(self.plan)
+        self.began_s = self._now()
+        self._begin(self)
+
+    def landed(self) -> bool:
+        """Move on; whether it has arrived."""
+        if not self.plan.test():
+            return False
+        self.ended_s = self._now()
+        return True
 
     def wait(self) -> None:
         wait_until(self._arrived)
@@ -31,16 +53,26 @@ class PolledFlight:
 class ThreadedFlight:
     """A plan that a ProgressThread moves on. The input is copied on the caller's thread."""
 
-    def __init__(self, thread: "ProgressThread", plan: Plan):
-        self.plan, self._thread = plan, thread
+    def __init__(self, thread: "ProgressThread", plan: Plan, now: Clock):
+        self.plan, self._thread, self._now = plan, thread, now
+        self.began_s = self.ended_s = math.nan
         self.arrived = threading.Event()
         self.arrived.set()
         self.awaited = False
 
     def start(self) -> None:
+        self.began_s = self._now()
         self.plan.take()
         self.arrived.clear()
         self._thread.submit(self)
+
+    def landed(self) -> bool:
+        """Move on, on the thread; whether it has arrived."""
+        if not self.plan.test():
+            return False
+        self.ended_s = self._now()
+        self.arrived.set()
+        return True
 
     def wait(self) -> None:
         """Raises what the thread met, such as Stalled."""
@@ -92,17 +124,10 @@ class ProgressThread:
                     return
                 for flight in new:
                     flight.plan.post()
-                flying = [flight for flight in flying + new if not self._arrived(flight)]
+                flying = [flight for flight in flying + new if not flight.landed()]
                 if any(flight.awaited for flight in flying):
                     os.sched_yield()
                 elif flying:
                     time.sleep(PAUSE)
         except BaseException as error:  # handed to whoever waits
             self._error = error
-
-    @staticmethod
-    def _arrived(flight: ThreadedFlight) -> bool:
-        if flight.plan.test():
-            flight.arrived.set()
-            return True
-        return False

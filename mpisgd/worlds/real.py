@@ -101,7 +101,7 @@ def open_store(
     if arguments.output is None:
         return None
     from allreduce.native import library
-    from mpisgd.store.writer import Writer
+    from mpisgd.store.remote import RemoteWriter
 
     made_with = environment() | {
         "mpi_library": library(),
@@ -110,7 +110,7 @@ def open_store(
         "recorded_by": "rank 0",
         "delay_from": None if times is None else times._asdict(),
     }
-    return Writer(
+    return RemoteWriter(
         arguments.output, kind="train", config=experiment.config(), environment=made_with,
         ranks=experiment.ranks, overwrite=arguments.overwrite,
     )  # fmt: skip

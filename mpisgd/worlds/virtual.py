@@ -1,7 +1,6 @@
 """A training run of virtual ranks: the same generators, driven by a clock in this process."""
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from mpisgd.errors import UsageError
 from mpisgd.evaluation import effective_share, row
 from mpisgd.experiment import Experiment
 from mpisgd.launch import NOT_FINITE
-from mpisgd.recording import reported, values
+from mpisgd.recording import packed, store_rows
 from mpisgd.stragglers import pace
 from mpisgd.train import VIRTUAL_STEP_S, Place, algorithm_run, build_worker, progress_bar, report
 from mpisgd.tuning import Times, tuned
@@ -104,14 +103,12 @@ class VirtualRecorder:
     def __init__(self, rank: int, store: Any, effective: float, bar: Any):
         self.rank, self.store, self.effective, self.bar = rank, store, effective, bar
         self.last_evaluation: dict[str, Any] = {}
-        self._first, self._rows = 1, []  # type: ignore[var-annotated]
+        self._rows: list[list[float]] = []
 
     def step(self, step: int, columns: dict[str, float]) -> None:
         if self.bar is not None:
             self.bar.update()
-        if not self._rows:
-            self._first = step
-        self._rows.append([*values(columns), columns.get("rate", math.nan)])
+        self._rows.append(packed(step, columns))
         if len(self._rows) == ROWS:
             self.flush()
 
@@ -123,11 +120,7 @@ class VirtualRecorder:
 
     def flush(self) -> None:
         if self._rows and self.store is not None:
-            *table, rates = np.array(self._rows).T
-            columns = reported(np.array(table))
-            if self.rank == 0:
-                columns["rate"] = rates
-            self.store.steps(self.rank, self._first, columns)
+            store_rows(self.store, self.rank, np.array(self._rows))
         self._rows.clear()
 
 

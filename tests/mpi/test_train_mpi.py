@@ -61,7 +61,7 @@ def test_real_and_virtual_ranks_agree_bit_for_bit(mpi: Ranks, virtual, tmp_path)
 
 
 def test_the_command_line_agrees_too_and_a_rank_stays_small(mpi: Ranks, tmp_path):
-    words = "--algorithm dasgd --epochs 2 --batch 16 --output".split()
+    words = ["--algorithm", "dasgd", "--epochs", "2", "--batch", "16", "--output"]
     done = mpi(2, "train_memory.py", *words, tmp_path / "real.h5")
     mpi.run(1, ["mpisgd", "train", *words, str(tmp_path / "virtual.h5"), "--virtual", "2"])
     assert unlike(columns(tmp_path / "real.h5"), columns(tmp_path / "virtual.h5")) == []

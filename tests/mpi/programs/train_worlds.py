@@ -6,13 +6,14 @@ leaves what it recorded, and all ranks' parameters at the end, in FOLDER/RANKS/N
 
 import sys
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mpisgd.experiment import Experiment
-from mpisgd.store import writer
+from mpisgd.store import remote, writer
 from mpisgd.train import build_worker, load, resolve_for
 from mpisgd.worlds import real, virtual
 
@@ -86,6 +87,11 @@ class Store:
         return {name: np.concatenate(parts) for name, parts in self.kept.items()}
 
 
+def kept(store: Store, *_: Any, **__: Any) -> Store:
+    """In place of a writer's class."""
+    return store
+
+
 def every_experiment(folder: Path, ranks: int, comm: Any = None) -> None:
     """On virtual ranks if there is no communicator."""
     workers: list[Any] = []
@@ -99,7 +105,7 @@ def every_experiment(folder: Path, ranks: int, comm: Any = None) -> None:
     arguments = Namespace(output="not written", overwrite=False, format="json")
     for name, options in EXPERIMENTS.items():
         store = Store()
-        writer.Writer = lambda *_, store=store, **__: store  # type: ignore[assignment, misc]
+        remote.RemoteWriter = writer.Writer = partial(kept, store)  # type: ignore
         experiment = read(COMMON | options, folder, comm is None)
         dataset = load(experiment)
         experiment = resolve_for(experiment, dataset, ranks)
@@ -110,7 +116,8 @@ def every_experiment(folder: Path, ranks: int, comm: Any = None) -> None:
             assert real.train(comm, experiment, dataset, arguments) == 0
             parts = comm.gather(workers[-1].parameters.flat)
         if parts is not None:
-            np.savez(folder / str(ranks) / name, parameters=parts, **store.arrays())
+            arrays: dict[str, Any] = {"parameters": parts, **store.arrays()}
+            np.savez(folder / str(ranks) / name, **arrays)
         workers.clear()
 
 

@@ -1,0 +1,98 @@
+"""Parameter servers on real ranks: the same bits, accounts that replay, leaving together."""
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Ranks
+
+from mpisgd.cli import main
+from mpisgd.store.reader import Run, read
+
+COMMON = (
+    "train --model quadratic --data noise --data-samples 240 --batch 4 --lr 0.05 --dtype float64 "
+    "--evaluate-every 10 --deadline 20"
+).split()
+
+
+def trained(mpi: Ranks, ranks: int, file: Path, options: str, **more: object) -> Run:
+    """The result of a run on real ranks."""
+    words = ["mpisgd", *COMMON, *options.split(), "--output", str(file)]
+    mpi.run(ranks, words, **more)  # type: ignore[arg-type]
+    return read(file)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [
+        (2, "--algorithm async --steps 40"),
+        (5, "--algorithm backup --backups 0 --steps 30 --ema 0.9"),
+        (6, "--algorithm softsync --servers 3 --steps 30 --optimiser rmsprop"),
+        (4, "--algorithm backup --backups 0 --steps 30 --servers 2 --colocated"),
+    ],
+)
+def test_real_and_virtual_runs_have_the_same_bits(mpi, tmp_path, ranks, options):
+    """Those whose bits no order of arrivals decides."""
+    words = [*COMMON, *options.split(), "--output", str(tmp_path / "virtual.h5")]
+    assert main([*words, "--virtual", str(ranks)]) == 0
+    with (
+        read(tmp_path / "virtual.h5") as virtual,
+        trained(mpi, ranks, tmp_path / "real.h5", options) as real,
+    ):
+        assert real.summary["parameters_sha256"] == virtual.summary["parameters_sha256"]
+        for name in ("step", "samples_used", "loss"):
+            assert np.array_equal(real.evaluation[name], virtual.evaluation[name])
+        assert np.array_equal(np.sort(real.updates["step"]), np.sort(virtual.updates["step"]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--algorithm async",
+        "--algorithm async --servers 2",
+        "--algorithm backup --backups 1 --straggler 2:5x",
+        "--algorithm backup --backups 1 --stale abandon --servers 2 --requeue",
+        "--algorithm softsync --group 2 --staleness-rate --servers 2 --colocated",
+        "--algorithm timeout --timeout 2ms --stale abandon --servers 2 --colocated",
+    ],
+)
+def test_a_real_run_replays_to_the_same_bits(mpi, tmp_path, options):
+    file = tmp_path / "run.h5"
+    slow = f"{options} --steps 25 --step-time 1ms"
+    with trained(mpi, 6, file, slow if "straggler" in slow else f"{slow} --straggler exponential"):
+        assert main(["replay", str(file)]) == 0
+
+
+def test_ten_thousand_updates(mpi, tmp_path):
+    """No message is lost and no request: a rank that keeps any says so as it leaves."""
+    with trained(
+        mpi, 4, tmp_path / "soak.h5", "--algorithm async --steps 3334", timeout=100
+    ) as run:
+        assert run.updates["used"].sum() == 3 * 3334
+        assert len(run.updates["used"]) - 3 * 3334 <= 3
+        assert run.updates["staleness"].mean() == pytest.approx(2, abs=0.1)
+
+
+def test_not_finite_and_mistakes_reach_everyone(mpi, tmp_path):
+    words = ["mpisgd", *COMMON, *"--algorithm async --steps 4000 --servers 2 --lr 1000".split()]
+    file = tmp_path / "run.h5"
+    done = mpi.run(5, [*words, "--output", str(file)], check=False)
+    assert done.returncode == 3
+    assert done.stderr.count("not finite on worker") == 1
+    with read(file) as run:
+        assert not run.complete
+        assert "not finite" in run.reason
+    done = mpi.run(3, [*words, "--servers", "3"], check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("leave a rank for a worker") == 1
+
+
+def test_a_dead_worker_ends_the_run_and_leaves_a_file(mpi, tmp_path):
+    """Both MPI libraries end the job when a process dies; what was recorded is readable."""
+    words = ["mpisgd", *COMMON, *"--algorithm async --steps 4000 --straggler 1:die@50".split()]
+    file = tmp_path / "run.h5"
+    done = mpi.run(4, [*words, "--output", str(file)], check=False, timeout=60)
+    assert done.returncode not in (0, signal.SIGTERM)
+    with read(file) as run:
+        assert not run.complete
