@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Ranks
+from mpi_ranks import Ranks
 
 from mpisgd import __version__, cli
 

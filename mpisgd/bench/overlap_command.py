@@ -199,9 +199,9 @@ class _Bench:
             Vectors("numpy", case.bytes // DTYPE.itemsize, DTYPE, in_place=True),
             chunks=chunks, nodes=self.nodes, deadline=self.chosen.deadline_s,
         )  # fmt: skip
-        return plan, ThreadedFlight(
-            self.thread, plan, time.perf_counter
-        ) if threaded and self.thread else plan
+        if threaded and self.thread:
+            return plan, ThreadedFlight(self.thread, plan, time.perf_counter)
+        return plan, plan
 
     def _alone(self, communicate: Any) -> float:
         """Seconds of work: as asked, or as long as the communication alone."""

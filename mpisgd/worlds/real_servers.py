@@ -138,7 +138,7 @@ def _ledger(comm: Any, store: Any, deadline: float) -> Rows:
 
     def deliver(rank: int, rows: np.ndarray) -> None:
         if store is not None:
-            store.updates(dict(zip(COLUMNS, row, strict=True)) for row in rows.tolist())
+            store.updates([dict(zip(COLUMNS, row, strict=True)) for row in rows.tolist()])
 
     return Rows(comm, len(COLUMNS), UPDATES_TAG, deliver, deadline=deadline)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from conftest import ONE_THREAD, PROGRAMS, Ranks
+from mpi_ranks import ONE_THREAD, PROGRAMS, Ranks
 
 from mpisgd.launcher import Job, find
 from mpisgd.store.reader import read

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Ranks
+from mpi_ranks import Ranks
 
 from mpisgd.cli import main
 from mpisgd.store.reader import Run, read
@@ -13,12 +13,12 @@ from mpisgd.store.reader import Run, read
 COMMON = (
     "train --model quadratic --data noise --data-samples 240 --batch 4 --lr 0.05 --dtype float64 "
     "--evaluate-every 10 --deadline 20"
-).split()
+)
 
 
 def trained(mpi: Ranks, ranks: int, file: Path, options: str, **more: object) -> Run:
     """The result of a run on real ranks."""
-    words = ["mpisgd", *COMMON, *options.split(), "--output", str(file)]
+    words = ["mpisgd", *f"{COMMON} {options}".split(), "--output", str(file)]
     mpi.run(ranks, words, **more)  # type: ignore[arg-type]
     return read(file)
 
@@ -34,7 +34,7 @@ def trained(mpi: Ranks, ranks: int, file: Path, options: str, **more: object) ->
 )
 def test_real_and_virtual_runs_have_the_same_bits(mpi, tmp_path, ranks, options):
     """Those whose bits no order of arrivals decides."""
-    words = [*COMMON, *options.split(), "--output", str(tmp_path / "virtual.h5")]
+    words = [*f"{COMMON} {options}".split(), "--output", str(tmp_path / "virtual.h5")]
     assert main([*words, "--virtual", str(ranks)]) == 0
     with (
         read(tmp_path / "virtual.h5") as virtual,
@@ -67,7 +67,7 @@ def test_a_real_run_replays_to_the_same_bits(mpi, tmp_path, options):
 def test_ten_thousand_updates(mpi, tmp_path):
     """No message is lost and no request: a rank that keeps any says so as it leaves."""
     with trained(
-        mpi, 4, tmp_path / "soak.h5", "--algorithm async --steps 3334", timeout=100
+        mpi, 4, tmp_path / "soak.h5", "--algorithm async --lr 0.001 --steps 3334", timeout=100
     ) as run:
         assert run.updates["used"].sum() == 3 * 3334
         assert len(run.updates["used"]) - 3 * 3334 <= 3
@@ -75,7 +75,7 @@ def test_ten_thousand_updates(mpi, tmp_path):
 
 
 def test_not_finite_and_mistakes_reach_everyone(mpi, tmp_path):
-    words = ["mpisgd", *COMMON, *"--algorithm async --steps 4000 --servers 2 --lr 1000".split()]
+    words = ["mpisgd", *f"{COMMON} --algorithm async --steps 4000 --servers 2 --lr 1000".split()]
     file = tmp_path / "run.h5"
     done = mpi.run(5, [*words, "--output", str(file)], check=False)
     assert done.returncode == 3
@@ -90,7 +90,7 @@ def test_not_finite_and_mistakes_reach_everyone(mpi, tmp_path):
 
 def test_a_dead_worker_ends_the_run_and_leaves_a_file(mpi, tmp_path):
     """Both MPI libraries end the job when a process dies; what was recorded is readable."""
-    words = ["mpisgd", *COMMON, *"--algorithm async --steps 4000 --straggler 1:die@50".split()]
+    words = ["mpisgd", *f"{COMMON} --algorithm async --steps 4000 --straggler 1:die@50".split()]
     file = tmp_path / "run.h5"
     done = mpi.run(4, [*words, "--output", str(file)], check=False, timeout=60)
     assert done.returncode not in (0, signal.SIGTERM)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ONE_THREAD, PROGRAMS, Ranks
+from mpi_ranks import ONE_THREAD, PROGRAMS, Ranks
 
 from mpisgd.store.reader import read
 
@@ -38,12 +38,15 @@ def unlike(mine: Mapping[str, np.ndarray], its: Mapping[str, np.ndarray]) -> lis
     ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def virtual(tmp_path_factory):
     """The folder with what virtual ranks did."""
     folder = tmp_path_factory.mktemp("virtual")
     words = [sys.executable, str(PROGRAMS / "train_worlds.py"), str(folder), "--virtual"]
-    subprocess.run(words, check=True, timeout=120, env=os.environ | ONE_THREAD, capture_output=True)
+    done = subprocess.run(
+        words, timeout=120, env=os.environ | ONE_THREAD, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
     return folder
 
 

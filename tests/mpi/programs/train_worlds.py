@@ -75,6 +75,9 @@ class Store:
             if name != "time_s":  # the one that depends on the world
                 self.kept.setdefault(f"evaluation/{name}", []).append(np.array([value]))
 
+    def event(self, *_: Any) -> None:
+        """Timelines depend on the world."""
+
     def flush(self) -> None:
         """Nothing: all is in memory."""
 
