@@ -7,19 +7,8 @@ from mpisgd.cli import main
 from mpisgd.store.reader import read
 
 OPTIONS = [
-    "train",
-    "--algorithm",
-    "dasgd",
-    "--tau",
-    "4",
-    "--delay",
-    "1",
-    "--batch",
-    "4",
-    "--steps",
-    "20",
-    "--evaluate-every",
-    "0",
+    *("train", "--algorithm", "dasgd", "--tau", "4", "--delay", "1"),
+    *("--batch", "4", "--steps", "20", "--evaluate-every", "0"),
 ]
 
 
