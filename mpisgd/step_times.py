@@ -1,8 +1,8 @@
 """Where a step's seconds come from when they are not a plain duration.
 
 `NET@DEVICE`, such as `resnet50-cifar@titanx`: PALEO's layer model at the local batch. `FILE.toml`:
-the times that `mpisgd calibrate` measured, between its batches by a straight line, above them at the
-speed of the largest, below them in the time of the smallest.
+the times that `mpisgd calibrate` measured, between its batches by a straight line, above them at
+the speed of the largest, below them in the time of the smallest.
 """
 
 import tomllib

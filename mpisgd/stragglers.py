@@ -100,6 +100,8 @@ def parse(text: str, seed: int = 0) -> Straggler:
     for term in text.split(","):
         try:
             _add(straggler, term.strip())
+        except UsageError:
+            raise
         except (ValueError, IndexError):
             raise UsageError("--straggler", term, ALLOWED) from None
     return straggler
