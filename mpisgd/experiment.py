@@ -58,6 +58,10 @@ class Experiment:
         None, options.switch(), "a gradient counts 1/max(1, staleness)"
     )
     requeue: bool | None = _option(None, options.switch(), "a dropped batch is computed again")
+    staleness: int | None = _option(None, options.whole(0), "age of the gradients, in updates [0]")
+    ramp: int | None = _option(
+        None, options.whole(0), "steps in which staleness rises to that [3 epochs]"
+    )
     allreduce: str = _option("butterfly", options.one_of(ALLREDUCES), "schedule of the averages")
     chunks: int = _option(1, options.whole(1, 200), "pieces a message is cut in")
     progress: str = _option(
@@ -84,6 +88,9 @@ class Experiment:
     )
     optimiser: str = _option("sgd", options.one_of(("sgd", "rmsprop")), "the update rule")
     momentum: float = _option(0.9, options.number(0, 1), "momentum")
+    clip: float | None = _option(
+        None, options.number(0, above=True), "largest norm of a rank's gradient"
+    )
     nesterov: bool = _option(False, options.switch(), "Nesterov's momentum")
     weight_decay: float = _option(0.0, options.number(0), "added to the gradient, times x")
     ema: float | None = _option(None, options.number(0, 1), "decay of averaged parameters")
@@ -157,6 +164,7 @@ class Experiment:
         takes = OPTIONS[self.algorithm]
         defaults: dict[str, Any] = {"tau": 4, "delay": 1, "merge": "convex", "xi": 0.25}
         defaults |= {"backups": 1, "timeout_s": 1.0, "stale": "finish", "staleness_rate": False}
+        defaults |= {"staleness": 0}
         if self.merge is not None:
             defaults["xi"] = {"convex": 0.25, "delta": 1.0, "overwrite": 0.0}[self.merge]
         values: dict[str, Any] = {
@@ -172,6 +180,8 @@ class Experiment:
             values["hidden"] = (64,)
         resolved = replace(self, **values, ranks=ranks)
         steps_per_epoch = -(-samples // (resolved.step_workers * self.batch))
+        if "ramp" in takes and self.ramp is None:
+            values["ramp"] = 3 * steps_per_epoch
         epochs = self.epochs or 10
         steps = self.steps if self.steps is not None else max(1, round(epochs * steps_per_epoch))
         every = self.evaluate_every if self.evaluate_every is not None else steps_per_epoch

@@ -151,6 +151,8 @@ class _Replay:
         versions = self._versions(key)
         if any(version > self.servers[server].version for server, version in versions.items()):
             return False
+        from mpisgd.worker import clip
+
         worker = key[0]
         who = self.workers[worker]
         for server, version in versions.items():
@@ -158,6 +160,8 @@ class _Replay:
             self._forget(server, version)
         inputs, targets = who.dataset.batch(who.sampler.indices(self.deals[key], worker))
         who.model.gradient(who.parameters, inputs, targets, who.gradient, lambda share: None)
+        if who.clip is not None:
+            clip(who.gradient.flat, who.clip)
         self.gradients[key] = who.gradient.flat.copy()
         return True
 

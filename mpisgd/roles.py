@@ -93,10 +93,12 @@ class Workshop:
         """Worker `number` on its site."""
         experiment, count = self.experiment, len(self.roles.workers)
         sampler = Sampler(self.dataset.samples, count, experiment.batch, experiment.seed)
-        return ServedWorker(
+        worker = ServedWorker(
             site, self._model(number), self.dataset, sampler, self.parameters.like(), self.shards,
             requeue=bool(experiment.requeue),
         )  # fmt: skip
+        worker.clip = experiment.clip
+        return worker
 
     def evaluator(self, store: Any = None) -> Evaluator:
         """What evaluates the shards together."""

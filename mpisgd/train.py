@@ -62,12 +62,14 @@ def build_worker(experiment: Experiment, dataset: Any, site: Any) -> Any:
     parameters = build_parameters(experiment, model, CONTROL)
     optimiser, ema = build_rule(experiment, parameters.flat)
     steps = experiment.steps or 1
-    return Worker(
+    worker = Worker(
         site, model, dataset,
         Sampler(dataset.samples, site.size, experiment.batch, experiment.seed),
         optimiser, optim.schedule(experiment.rate_schedule, experiment.rate, steps), steps,
         parameters, ema, experiment.evaluate_every or 0,
     )  # fmt: skip
+    worker.clip = experiment.clip
+    return worker
 
 
 def build_model(experiment: Experiment, dataset: Any, rank: int, size: int) -> Any:

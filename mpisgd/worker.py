@@ -1,5 +1,6 @@
 """What an averaging algorithm may ask for, whichever world it runs in."""
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -55,6 +56,9 @@ class Worker:
         self.loss, self.samples = 0.0, 0
         self.first_not_finite = 0  # the step, 0 while all is finite
         self.loss_sum, self.loss_samples = 0.0, 0  # since the last evaluation
+        self.clip: float | None = None  # the largest norm of a rank's gradient
+        self.past: deque[Parameters] = deque()  # earlier parameters, see `remember`
+        self.age = 0  # of the last gradient, in updates
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do."""
@@ -63,18 +67,17 @@ class Worker:
             self.site.begin_step(self.step)
             yield self.step
 
-    def compute_gradient(self, weighted: bool = False) -> Steps:
+    def compute_gradient(self, weighted: bool = False, age: int = 0) -> Steps:
         """The mean gradient of this step's batch, at `parameters`, into `gradient`.
 
         `weighted`: times this batch's share of the global one, so that the mean over ranks is the
-        mean over samples.
+        mean over samples. `age`: at the parameters of so many updates ago, see `remember`.
         """
+        parameters = self.past[-1 - age] if age else self.parameters
         inputs, targets = self.dataset.batch(self.indices())
 
         def work(progress: Callable[[float], object]) -> None:
-            self.loss = self.model.gradient(
-                self.parameters, inputs, targets, self.gradient, progress
-            )
+            self.loss = self.model.gradient(parameters, inputs, targets, self.gradient, progress)
 
         yield from self.site.compute(work, len(targets))
         self.samples, self.mean_gradient = len(targets), False
@@ -82,8 +85,17 @@ class Worker:
         self.loss_samples += self.samples
         if not self.first_not_finite and not self._finite():
             self.first_not_finite = self.step
+        if self.clip is not None:
+            clip(self.gradient.flat, self.clip)
+        self.age = age
         if weighted:
             self._weigh()
+
+    def remember(self, most: int) -> None:
+        """Keep the parameters as they are, and those of the `most` times before."""
+        copy = self.past.popleft() if len(self.past) > most else self.parameters.like()
+        copy.flat[...] = self.parameters.flat
+        self.past.append(copy)
 
     def indices(self) -> np.ndarray:
         """The samples of this step's batch."""
@@ -112,7 +124,10 @@ class Worker:
     def end_step(self) -> Steps:
         """Record the step; evaluate if it is due. Here nothing but `step` is in a local variable
         of the algorithm."""
-        self.site.end_step(loss=self.loss, samples=self.samples, rate=self.rate(self.step))
+        columns = {"staleness": self.age} if self.past else {}
+        self.site.end_step(
+            loss=self.loss, samples=self.samples, rate=self.rate(self.step), **columns
+        )
         every = self.evaluate_every
         if (every and self.step % every == 0) or self.step == self.last or self.stopping:
             yield from self.site.evaluate(self)
@@ -139,6 +154,14 @@ class Worker:
             np.multiply(
                 self.gradient.flat, np.asarray(share, self.gradient.dtype), out=self.gradient.flat
             )
+
+
+def clip(flat: np.ndarray, most: float) -> None:
+    """Scale `flat` down, in place, to the norm `most` if its own is larger."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = float(np.sqrt(np.dot(flat, flat)))
+    if most < norm < np.inf:
+        np.multiply(flat, flat.dtype.type(most / norm), out=flat)
 
 
 class Mean:

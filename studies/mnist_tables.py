@@ -191,21 +191,16 @@ def step_times(ledger: Ledger) -> list[Row]:
     return list(rows.values())
 
 
-def write(folder: Path) -> None:
-    """CSV files, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", [r for name in PART_NAMES for r in summary(ledger, name)])
+def page(text: str, ledger: Ledger) -> str:
+    """The page `text` with its tables from the ledger."""
     chosen = best(ledger)
-    page = folder / "README.md"
-    if not page.exists():
-        return
-    text = page.read_text(encoding="utf-8")
-    filled = {
+    at_common = [cell for cell in part("rates") if cell["rate"] == COMMON_RATE]
+    tables = {
         "grid": outcomes(ledger, "grid"),
         "corrected": corrected(ledger),
         "rates": rates(ledger),
         "best": [outcome(cell, lines) for cell, lines in chosen],
-        "targets-common": targets(groups(ledger, [c for c in part("rates") if c["rate"] == 0.1])),
+        "targets-common": targets(groups(ledger, at_common)),
         "targets-best": targets(chosen),
         "times": step_times(ledger),
         "tau": ablation(ledger, "tau", "tau"),
@@ -213,6 +208,15 @@ def write(folder: Path) -> None:
         "batch": ablation(ledger, "batch", "batch"),
         "large": outcomes(ledger, "large"),
     }
-    for name, rows in filled.items():
+    for name, rows in tables.items():
         text = fill(text, name, markdown(rows) if rows else "not run")
-    page.write_text(text, encoding="utf-8")
+    return text
+
+
+def write(folder: Path) -> None:
+    """summary.csv, and the page's tables."""
+    ledger = Ledger(folder / "runs.jsonl")
+    write_csv(folder / "summary.csv", [r for name in PART_NAMES for r in summary(ledger, name)])
+    readme = folder / "README.md"
+    if readme.exists():
+        readme.write_text(page(readme.read_text(encoding="utf-8"), ledger), encoding="utf-8")

@@ -97,13 +97,18 @@ def draw(table: list[dict[str, Any]], quantity: str) -> Any:
     return figure
 
 
+def page(text: str, ledger: Ledger) -> str:
+    """The page `text` with its table from the ledger."""
+    return fill(text, "exponents", markdown(exponents(rows(ledger))))
+
+
 def write(folder: Path) -> None:
-    """summary.csv, a figure for each quantity, and the page's tables."""
-    table = rows(Ledger(folder / "runs.jsonl"))
+    """summary.csv, a figure for each quantity, and the page's table."""
+    ledger = Ledger(folder / "runs.jsonl")
+    table = rows(ledger)
     write_csv(folder / "summary.csv", table)
     for quantity in QUANTITIES:
         save(draw(table, quantity), folder / f"{quantity}.png")
-    page = folder / "README.md"
-    if page.exists():
-        text = fill(page.read_text(encoding="utf-8"), "exponents", markdown(exponents(table)))
-        page.write_text(text, encoding="utf-8")
+    readme = folder / "README.md"
+    if readme.exists():
+        readme.write_text(page(readme.read_text(encoding="utf-8"), ledger), encoding="utf-8")

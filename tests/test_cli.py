@@ -58,6 +58,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("train --schedule cosine", ["--schedule", "'cosine'", "constant, one-cycle"]),
     ("train --virtual 2 --schedule one-cycle --lr 1e-6", ["start", "0.0001", "1e-06"]),
     ("train --optimiser adam", ["--optimiser", "'adam'", "sgd, rmsprop"]),
+    ("train --clip 0", ["--clip", "'0'", "> 0"]),
     ("train --momentum 1", ["--momentum", "1", "[0, 1)"]),
     ("train --momentum=-0.5", ["--momentum", "'-0.5'", ">= 0"]),
     ("train --virtual 2 --nesterov --momentum 0", ["--nesterov", "needs --momentum above 0"]),

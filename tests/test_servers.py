@@ -122,6 +122,60 @@ def test_a_replay_has_the_same_bits(name, options, servers):
     assert np.array_equal(replay(experiment.config(), run.pushes), run.parameters)
 
 
+def test_clipped_gradients_replay_too():
+    experiment, run = prepare(6, algorithm="async", steps=15, clip=0.5, straggler="exponential")
+    run.offices.run()
+    assert np.array_equal(replay(experiment.config(), run.pushes), run.parameters)
+    longest = max(np.linalg.norm(worker.gradient.flat) for worker in run.offices.workers)
+    assert longest == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("delay", [0, 1, 3])
+def test_stale_gradients_on_one_rank_are_those_of_async(delay):
+    """Async with equal workers makes every gradient `delay` updates old once all have begun."""
+    steps = 30
+    changes = {"momentum": 0.0, "rate": 0.02, "batch": 1, "data_samples": steps * (delay + 1)}
+    emulated = virtual(
+        Experiment.read(
+            TINY | changes | {"algorithm": "stale", "staleness": delay, "ramp": 0,
+                              "steps": steps * (delay + 1)}
+        ),
+        1,
+    )  # fmt: skip
+    ages = [row["staleness"] for row in emulated.rows[0].steps.values()]
+    assert ages == [min(k, delay) for k in range(steps * (delay + 1))]
+    run = served(delay + 2, algorithm="async", steps=steps, **changes)
+    assert run.column("staleness", used=1).tolist() == ages
+
+
+def test_staleness_is_ramped():
+    experiment = Experiment.read(
+        TINY | {"algorithm": "stale", "staleness": 4, "ramp": 8, "steps": 12}
+    )
+    ages = [row["staleness"] for row in virtual(experiment, 2).rows[0].steps.values()]
+    assert ages == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 4]
+
+
+@pytest.mark.parametrize("delay", [0, 1, 2, 5])
+def test_emulated_staleness_is_stable_up_to_the_known_rate(delay):
+    edge = 2 * math.sin(math.pi / (2 * (2 * delay + 1)))
+
+    def end(product: float) -> float:
+        experiment = Experiment.read(
+            TINY | {"algorithm": "stale", "staleness": delay, "ramp": 0, "steps": 1000,
+                    "momentum": 0.0, "rate": product / 10}
+        )  # fmt: skip
+
+        def quiet(worker):
+            worker.dataset.train_inputs[...] = 0
+            worker.model.optimum[...] = 0
+
+        return float(np.abs(virtual(experiment, 1, touch=quiet).parameters).max())
+
+    assert end(0.95 * edge) < 1
+    assert end(1.05 * edge) > 1e2
+
+
 def test_a_changed_record_replays_to_other_bits():
     experiment, run = prepare(7, algorithm="async", steps=15, straggler="exponential")
     run.offices.run()

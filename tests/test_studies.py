@@ -1,14 +1,18 @@
 """The studies' scripts: their cells, their ledger, their tables, and the problem of the rates."""
 
+import importlib
 import json
 import math
+import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-STUDIES = Path(__file__).resolve().parent.parent / "studies"
+ROOT = Path(__file__).resolve().parent.parent
+STUDIES, RESULTS = ROOT / "studies", ROOT / "results"
+SHARED = Path(os.environ.get("MPISGD_DATA", ROOT.parent / "shared" / "data"))
 
 
 @pytest.fixture(autouse=True)
@@ -148,13 +152,47 @@ def test_gradient_and_least_value_of_the_convex_problem():
 
 
 def test_a_rate_run_trains_on_the_problem_and_measures_its_average():
-    import one_thread  # noqa: F401
     from convex import Objective, problem
+    from ledger import Ledger
     from rate_runs import ALGORITHMS, run_cell
 
     objective = Objective(problem())
-    start = objective.value(np.zeros(68)) - objective.value(objective.least())
-    cell = ALGORITHMS["Local, tau 4"] | {"ranks": 8, "steps": 64, "seed": 1}
-    result = run_cell(cell, objective, objective.value(objective.least()))
-    assert 0 < result["last_error"] < result["error"] < start
-    assert 0 < result["slope"] < np.sum(objective.gradient(np.zeros(68)) ** 2)
+    least = objective.value(objective.least())
+    cell = ALGORITHMS["Local, tau 4"] | {"ranks": 8, "steps": 32, "seed": 1}
+    result = run_cell(cell, objective, least)
+    committed = Ledger(RESULTS / "study-rate" / "runs.jsonl")[cell]
+    for quantity in ("error", "last_error", "slope"):
+        assert result[quantity] == pytest.approx(committed[quantity], rel=1e-3)
+    worse = run_cell(cell | {"factor": 0.01}, objective, least)
+    assert worse["error"] > result["error"] > result["last_error"] > 0
+
+
+@pytest.mark.skipif(
+    not (SHARED / "mnist").is_dir(), reason="no MNIST files: set MPISGD_DATA to their parent"
+)
+def test_an_mnist_cell_learns_and_keeps_validation_and_test_apart(monkeypatch):
+    import mnist_runs
+
+    validation, final = mnist_runs.load(str(SHARED / "mnist"))
+    sets = [final.train_inputs, validation.test_inputs, final.test_inputs]
+    images = [{image.tobytes() for image in inputs} for inputs in sets]
+    assert [len(inputs) for inputs in sets] == [32_768, 5_000, 10_000]
+    assert not images[0] & images[1]
+    assert not images[0] & images[2]
+    assert not images[1] & images[2]
+    monkeypatch.setattr(mnist_runs, "EPOCHS", 0.125)
+    cell = {"algorithm": "local", "tau": 4, "ranks": 4, "batch": 32, "rate": 0.1, "seed": 1}
+    result = mnist_runs.run_cell(cell, (validation, final))
+    assert result["test_accuracy"] > 0.7
+    assert result["evaluations"]["accuracy"][-1] > 0.7
+    assert result["test_loss"] != result["evaluations"]["loss"][-1]
+
+
+@pytest.mark.parametrize(("study", "tables"), [("mnist", "mnist_tables"), ("rate", "rate_figures")])
+def test_the_committed_pages_show_what_their_ledgers_hold(study, tables):
+    from ledger import Ledger
+
+    folder = RESULTS / f"study-{study}"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert importlib.import_module(tables).page(text, Ledger(folder / "runs.jsonl")) == text
+    assert "not run" not in text

@@ -11,6 +11,7 @@ ALGORITHMS = {
     "minibatch": "mpisgd.algorithms.averaging:minibatch",
     "local": "mpisgd.algorithms.averaging:local",
     "dasgd": "mpisgd.algorithms.averaging:dasgd",
+    "stale": "mpisgd.algorithms.stale:stale",
 }
 
 SERVERS = ("servers", "colocated", "requeue")  # what every policy takes beside its own options
@@ -19,6 +20,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "minibatch": (),
     "local": ("tau",),
     "dasgd": ("tau", "delay", "xi", "merge"),
+    "stale": ("staleness", "ramp"),
     "async": (*SERVERS, "staleness_rate"),
     "backup": (*SERVERS, "backups", "stale"),
     "softsync": (*SERVERS, "group", "staleness_rate"),

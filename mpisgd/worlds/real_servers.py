@@ -47,8 +47,9 @@ def train(
         refused = mistake
     launch.agree(comm, refused, deadline)
     bar = progress_bar(experiment) if rank == 0 else None
-    recorder = Recorder(comm, store, 1.0, deadline=deadline)
-    ledger = _ledger(comm, store, deadline)
+    patience = 3 * deadline  # servers may first wait that long for a worker that is gone
+    recorder = Recorder(comm, store, 1.0, deadline=patience)
+    ledger = _ledger(comm, store, patience)
     inner = CommunicatorSite(comm, build("tree", comm.Get_size()), recorder, deadline=deadline)
     evaluator = workshop.evaluator(store) if rank == 0 else None
     crew = Crew()

@@ -1,0 +1,23 @@
+"""Stale gradients without servers: what staleness alone does (Chen et al. 2016, Section 2)."""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpisgd.worker import Worker
+
+
+def stale(worker: "Worker", staleness: int, ramp: int) -> Generator[None, None, None]:
+    """x_k = x_{k-1} - eta/M sum_j g(x_{k-1-s}; batch_j), s rising to `staleness` in `ramp` steps.
+
+    Mini-batch SGD whose gradients are s updates old; on one rank, the paper's serial emulation.
+    Costs the memory of `staleness` more copies of the parameters.
+    """
+    average = worker.mean(worker.gradient, in_place=True)
+    for k in worker.steps():
+        worker.remember(staleness)
+        age = min(k - 1, staleness * min(k - 1, ramp) // ramp if ramp else staleness)
+        yield from worker.compute_gradient(weighted=True, age=age)
+        average.start()
+        worker.update((yield from average.wait()))
+        yield from worker.end_step()
