@@ -7,6 +7,7 @@ them is raised by a later call. Should the rank end without a word, the process 
 import os
 import pickle
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any
 SILENT = ("steps", "evaluation", "event", "events", "updates", "case", "restart", "flush")
 LAST = ("close", "complete")
 BEGIN = "begin"
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 ABANDONED = "its run ended without closing it"
 
 
@@ -92,6 +94,8 @@ def main() -> None:
     """Serve one RemoteWriter, on standard input and output."""
     from mpisgd.store.writer import Writer
 
+    for number in ASKING:  # Slurm sends them to every process: the rank decides what they mean
+        signal.signal(number, signal.SIG_IGN)
     calls, answers = sys.stdin.buffer, sys.stdout.buffer
     writer: Writer | None = None
     name = BEGIN
