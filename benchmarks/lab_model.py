@@ -63,9 +63,9 @@ def _compare(lab: Lab, hosts: int, options: argparse.Namespace) -> list[dict[str
         python = str(Path(options.mpiexec).parent / "python")
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "lab.toml")
-        _run(lab, hosts, [python, "-m", "mpisgd", "calibrate", "--output", file])
+        run_in_lab(lab, hosts, [python, "-m", "mpisgd", "calibrate", "--output", file])
         links = network(file)
-    bench = _run(lab, hosts, [
+    bench = run_in_lab(lab, hosts, [
         python, "-m", "mpisgd", "bench", "allreduce", "--algorithms", ",".join(ALGORITHMS),
         "--sizes", options.sizes, "--chunks", options.chunks, "--in-place",
         "--time-budget", options.budget, "--format", "json",
@@ -87,7 +87,7 @@ def _compare(lab: Lab, hosts: int, options: argparse.Namespace) -> list[dict[str
     return rows
 
 
-def _run(lab: Lab, hosts: int, words: list[str]) -> str:
+def run_in_lab(lab: Lab, hosts: int, words: list[str]) -> str:
     done = lab.run(words, ranks=hosts, timeout=600)
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")

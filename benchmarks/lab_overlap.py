@@ -31,7 +31,7 @@ RUNS = {
     "dasgd delta": f"--algorithm dasgd --tau {TAU} --delay {DELAY} --merge delta",
 }
 MODEL = "--model mlp --hidden 512,448 --data synthetic"  # 251,402 parameters: 1.006 MB
-SAMPLES = 4096  # a rank: whole batches only, for any batch that divides it
+STEPS_PER_EPOCH = 4  # whole batches only
 COLUMNS = (
     "mpi", "hosts", "rate", "step_time", "algorithm", "launches",
     tables.Column("step_ms", ".2f"), tables.Column("spread_ms", ".2f"),
@@ -69,7 +69,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mpiexec", help="of the MPI to measure; its python runs the ranks")
     parser.add_argument("--launches", type=int, default=5)
     parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=1408)
     parser.add_argument("--step-time", default=None)
     parser.add_argument("--allreduce", default="halving-doubling")
     parser.add_argument("--chunks", type=int, default=1)
@@ -81,12 +81,13 @@ def _options() -> argparse.Namespace:
 
 def _launch(lab: Lab, name: str, options: argparse.Namespace) -> tuple[float, float]:
     """Seconds per step and the effective share of one run, its first rounds left out."""
-    python = _python(options.mpiexec)
+    python = command_python(options.mpiexec)
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "run.h5")
         words = [
             python, "-m", "mpisgd", "train", *RUNS[name].split(), *MODEL.split(),
-            "--data-samples", str(SAMPLES * options.hosts), "--batch", str(options.batch),
+            "--batch", str(options.batch),
+            "--data-samples", str(STEPS_PER_EPOCH * options.batch * options.hosts),
             "--steps", str(options.steps), "--evaluate-every", "0", "--lr", "0.01",
             "--allreduce", options.allreduce, "--chunks", str(options.chunks),
             "--progress", options.progress, "--output", file,
@@ -103,7 +104,7 @@ def _launch(lab: Lab, name: str, options: argparse.Namespace) -> tuple[float, fl
             return float((ends - begins).max()) / (options.steps - first), effective_share(run)
 
 
-def _python(mpiexec: str | None) -> str:
+def command_python(mpiexec: str | None) -> str:
     return sys.executable if mpiexec is None else str(Path(mpiexec).parent / "python")
 
 

@@ -19,6 +19,8 @@ class Kind(NamedTuple):
         """The value; UsageError naming `place` if it is not allowed."""
         try:
             return self.parse(value)
+        except UsageError:  # it knows better what is wrong
+            raise
         except (ValueError, TypeError, OverflowError):
             raise UsageError(place, value, self.allowed) from None
 

@@ -10,6 +10,7 @@ import numpy as np
 from allreduce.algorithms import build
 from allreduce.errors import AllreduceError
 from allreduce.network import Network, network
+from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
 from mpisgd.data import Dataset
 from mpisgd.environment import environment
@@ -67,10 +68,10 @@ def world(
     experiment: Experiment, dataset: Dataset, recorders: Sequence[Recorder]
 ) -> tuple[Clock, list[Worker]]:
     """The clock and its workers, nothing begun; `experiment` is resolved, a recorder a rank."""
-    ranks, cluster = experiment.ranks, virtual_network(experiment)
+    cluster = virtual_network(experiment)
     seconds = VIRTUAL_STEP_S if experiment.step_seconds is None else experiment.step_seconds
     clock = Clock(
-        cluster, build(experiment.allreduce, ranks, cluster.nodes(ranks)), recorders,
+        cluster, virtual_schedule(experiment, cluster), recorders,
         pace(experiment.straggler, seconds, experiment.seed),
         chunks=experiment.chunks, seed=experiment.seed,
     )  # fmt: skip
@@ -86,11 +87,19 @@ def virtual_network(experiment: Experiment) -> Network:
     return named.with_(progress="perfect") if experiment.progress == "perfect" else named
 
 
+def virtual_schedule(experiment: Experiment, cluster: Network) -> Schedule:
+    """The averages' schedule: the network's nodes, one for all where no network is given, as for
+    ranks that mpiexec starts on one host."""
+    ranks = experiment.ranks
+    nodes = [0] * ranks if experiment.network is None else cluster.nodes(ranks)
+    return build(experiment.allreduce, ranks, nodes)
+
+
 def _tuned(experiment: Experiment, dataset: Dataset) -> Experiment:
     """The delay from what the simulator says of an all-reduce of these parameters."""
     place, cluster = Place(0, experiment.ranks), virtual_network(experiment)
     buffer = build_worker(experiment, dataset, place).parameters.buffer
-    schedule = build(experiment.allreduce, experiment.ranks, cluster.nodes(experiment.ranks))
+    schedule = virtual_schedule(experiment, cluster)
     ends = simulate(
         schedule, buffer.nbytes, cluster, itemsize=buffer.itemsize, chunks=experiment.chunks
     )

@@ -36,13 +36,11 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "dasgd-overwrite": DASGD | {"merge": "overwrite", "schedule": "linear-tail"},
 }
 SAME = ("loss", "samples", "rate")  # columns of /steps that do not depend on the world
-ONE_NODE = 'preset = "ideal"\nranks_per_node = 8\n'
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     if sys.argv[2:] == ["--virtual"]:
-        (folder / "one-node.toml").write_text(ONE_NODE)
         for ranks in (1, 2, 3, 4, 5, 8):
             every_experiment(folder, ranks)
         return
@@ -130,7 +128,6 @@ def read(options: dict[str, Any], folder: Path, virtually: bool) -> Experiment:
         del options["hidden"]
     if virtually:
         options.pop("progress", None)
-        options["network"] = str(folder / "one-node.toml")
     return Experiment.read(options)
 
 

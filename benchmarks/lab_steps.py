@@ -1,0 +1,79 @@
+"""Predicted against measured seconds per step, of whole training runs in the lab.
+
+    python benchmarks/lab_steps.py results/reference/overlap-2-hosts-mpich-step-time.json ...
+
+For each file of lab_overlap.py made with --step-time: calibrate the lab with messages between two
+hosts, run the same algorithms on the virtual clock over that network, compare. A padded step
+looks all the time, so the clock makes perfect progress. Writes steps-lab.json beside the first
+file. Needs root.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from lab_model import run_in_lab
+from lab_overlap import ALONE, MODEL, RUNS, STEPS_PER_EPOCH, TAU, command_python
+
+from mpisgd import tables
+from mpisgd.cli import main as mpisgd
+from mpisgd.lab import Lab
+from mpisgd.store.reader import read
+
+COLUMNS = (
+    "mpi", "hosts", "algorithm", "launches", tables.Column("measured_ms", ".2f"),
+    tables.Column("predicted_ms", ".2f"), tables.Column("error", "+.1%"),
+)  # fmt: skip
+
+
+def main(files: list[str]) -> int:
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        rows += _compare(json.loads(Path(file).read_text(encoding="utf-8")))
+    print(tables.render(COLUMNS, rows, "table"))
+    found = {"method": __doc__, "rows": rows, "worst_error": max(abs(r["error"]) for r in rows)}
+    path = Path(files[0]).with_name("steps-lab.json")
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _compare(measured: dict[str, Any]) -> list[dict[str, Any]]:
+    options, hosts = measured["options"], measured["options"]["hosts"]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        network = str(Path(folder) / "lab.toml")
+        with Lab(hosts, options["rate"], mpiexec=options["mpiexec"]) as lab:
+            python = command_python(options["mpiexec"])
+            run_in_lab(lab, hosts, [python, "-m", "mpisgd", "calibrate", "--output", network])
+        for row in measured["rows"]:
+            name = row["algorithm"]
+            if name == ALONE:
+                continue
+            output = str(Path(folder) / f"{name.replace(' ', '-')}.h5")
+            words = [
+                "train", *RUNS[name].split(), *MODEL.split(), "--virtual", str(hosts),
+                "--network", network, "--progress", "perfect", "--step-time", options["step_time"],
+                "--data-samples", str(STEPS_PER_EPOCH * options["batch"] * hosts),
+                "--batch", str(options["batch"]), "--steps", str(options["steps"]),
+                "--evaluate-every", "0", "--lr", "0.01", "--allreduce", options["allreduce"],
+                "--chunks", str(options["chunks"]), "--output", output,
+            ]  # fmt: skip
+            if mpisgd(words):
+                raise SystemExit(f"failed: mpisgd {' '.join(words)}")
+            with read(output) as run:
+                first = 2 * TAU
+                ends = run.steps["start_s"][-1] + run.steps["step_s"][-1]
+                spent = float((ends - run.steps["start_s"][first]).max())
+            predicted_ms = spent / (options["steps"] - first) * 1e3
+            rows.append({
+                "mpi": row["mpi"], "hosts": hosts, "algorithm": name, "launches": row["launches"],
+                "measured_ms": row["step_ms"], "predicted_ms": predicted_ms,
+                "error": predicted_ms / row["step_ms"] - 1,
+            })  # fmt: skip
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""The page of the reference measurements: results/reference/README.md and its figure.
+
+    python benchmarks/page.py
+
+Every number in the tables comes from the JSON files beside the page, which the other scripts here
+wrote; run them again, then this, after a change that matters.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent.parent / "results" / "reference"
+OVERLAP = {
+    "algorithm": "{}", "launches": "{}", "step_ms": "{:.1f}", "spread_ms": "{:.1f}",
+    "over_alone": "{:.3f}", "hidden_share": "{:.2f}", "effective_steps": "{:.2f}",
+    "effective_step_ms": "{:.1f}",
+}  # fmt: skip
+MODEL = {
+    "hosts": "{}", "algorithm": "{}", "bytes": "{}", "repetitions": "{}", "measured_ms": "{:.2f}",
+    "p10_ms": "{:.2f}", "p90_ms": "{:.2f}", "simulated_ms": "{:.2f}", "error": "{:+.1%}",
+}  # fmt: skip
+INTRODUCTION = """# Reference measurements
+
+Made on one machine with two cores, by the scripts in `benchmarks/`; this page is generated from
+the JSON files beside it by `python benchmarks/page.py`. The lab is `mpisgd lab`: hosts are
+network namespaces, each joined by a wire of 200 Mbit/s, and all of them share the two cores.
+"""
+OVERLAP_TEXT = """
+## What delayed averaging hides
+
+Seconds per step, over compute alone (a run of its own that never averages). `real`: the step is a
+real mlp of 1.0 MB on the same cores that carry the network; `40ms`: each step is padded to 40 ms,
+the host idle, as beside an accelerator. tau = 4, d = 3, xi = 0.25. Medians over launches in
+random order; the spread is largest minus smallest. `hidden_share`: 1 - (what an average costs) /
+(what it costs mini-batch SGD). DaSGD discards (1 - xi) d of the tau steps of a round, the delta
+rule none: compare by effective steps. Where a launch of compute alone was slower than the median,
+shares above 1 are noise.
+
+![seconds per step over compute alone](overlap.png)
+"""
+MODEL_TEXT = """
+## Simulation against reality
+
+The network model was calibrated with messages between two hosts only. `error` is (simulated -
+measured) / measured, of medians. Median of the absolute errors {median_error:.1%}, worst
+{worst_error:.1%}.
+"""
+
+
+def main() -> int:
+    overlaps = {path.stem: _read(path) for path in sorted(FOLDER.glob("overlap-*.json"))}
+    text = INTRODUCTION + OVERLAP_TEXT
+    for name, found in overlaps.items():
+        options = found["options"]
+        step = options["step_time"] or "real"
+        text += f"\n{found['rows'][0]['mpi']}, {options['hosts']} hosts, step {step}, all-reduce "
+        text += f"{options['allreduce']}, {options['chunks']} chunks (`{name}.json`):\n\n"
+        text += _table(OVERLAP, found["rows"])
+    for path in sorted(FOLDER.glob("model-lab-*.json")):
+        found = _read(path)
+        text += MODEL_TEXT.format(**found) + f"\n`{path.name}`:\n\n" + _table(MODEL, found["rows"])
+    (FOLDER / "README.md").write_text(text, encoding="utf-8")
+    _draw(overlaps)
+    return 0
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = [list(columns), ["---"] * len(columns)]
+    lines += [
+        ["-" if row[key] is None else form.format(row[key]) for key, form in columns.items()]
+        for row in rows
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _draw(overlaps: Mapping[str, Mapping[str, Any]]) -> None:
+    """Bars: one group a set-up, one bar an algorithm; whiskers from the fastest launch to the
+    slowest."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(10, 4.2), layout="constrained")
+    names = [row["algorithm"] for row in next(iter(overlaps.values()))["rows"]]
+    colours = ("#999999", "#222222", "#ee6677", "#4477aa", "#228833")
+    for offset, (name, colour) in enumerate(zip(names, colours, strict=True)):
+        for group, found in enumerate(overlaps.values()):
+            alone = found["rows"][0]["step_ms"] / 1e3
+            samples = [seconds / alone for seconds in found["samples_s"][name]]
+            height = next(r["over_alone"] for r in found["rows"] if r["algorithm"] == name)
+            place = group + (offset - 2) * 0.17
+            axes.bar(place, height, 0.16, color=colour, label=name if group == 0 else None)
+            axes.plot([place, place], [min(samples), max(samples)], color="#000000", linewidth=1)
+    axes.axhline(1, color="#000000", linewidth=0.6, linestyle=":")
+    labels = []
+    for found in overlaps.values():
+        options, kind = found["options"], found["rows"][0]["mpi"]
+        labels.append(f"{kind}\n{options['hosts']} hosts\nstep {options['step_time'] or 'real'}")
+    axes.set_xticks(range(len(labels)), labels)
+    axes.set_ylabel("seconds per step / compute alone")
+    axes.legend(ncols=len(names), loc="upper center", frameon=False, fontsize="small")
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.1)
+    figure.savefig(FOLDER / "overlap.png", dpi=110)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
