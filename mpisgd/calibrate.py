@@ -64,16 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure on all ranks; rank 0 prints and writes."""
     from mpisgd import launch
 
-    try:
-        repetitions = whole(6, 100000).read("--repetitions", arguments.repetitions)
-        batches = wholes(1).read("--batches", arguments.batches)
-        experiment = from_arguments(arguments)
-        if arguments.output is not None:
-            _check_output(Path(arguments.output), arguments.overwrite)
-    except UsageError:
-        if launch.speaks():
-            raise
-        return 2
+    repetitions = whole(6, 100000).read("--repetitions", arguments.repetitions)
+    batches = wholes(1).read("--batches", arguments.batches)
+    experiment = from_arguments(arguments)
+    if arguments.output is not None:
+        _check_output(Path(arguments.output), arguments.overwrite)
     comm = launch.world()
     work = partial(_calibrate, comm, experiment, repetitions, batches, arguments)
     return launch.guarded(comm, work)

@@ -260,7 +260,8 @@ def from_arguments(arguments: argparse.Namespace) -> Experiment:
     values: dict[str, Any] = {}
     if arguments.config is not None:
         values = {**from_file(arguments.config)}
-        Experiment.read(values, place=f"{arguments.config}: {{}}")
+        file = arguments.config.replace("{", "{{").replace("}", "}}")
+        Experiment.read(values, place=f"{file}: {{}}")
     given = {
         flag(option): value
         for option in fields(Experiment)

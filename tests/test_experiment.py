@@ -173,3 +173,10 @@ def test_what_follows_from_the_data_is_filled_in(given, expected):
 def test_the_share_of_the_work_that_outlives_the_merges(given, share):
     experiment = Experiment(**given).resolved(ranks=2, samples=320)
     assert effective_share(experiment) == share
+
+
+def test_a_file_may_have_braces_in_its_name(tmp_path):
+    path = tmp_path / "a{b}{}.toml"
+    path.write_text("taw = 4\n")
+    with pytest.raises(UsageError, match=r"a\{b\}\{\}\.toml: taw"):
+        parsed("--config", str(path))

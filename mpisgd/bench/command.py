@@ -38,12 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run one benchmark; 0, 1 where a result was wrong, 2 for a user's mistake."""
     module, _ = BENCHMARKS[arguments.benchmark]
-    try:
-        settings = module.settings(arguments)
-    except UsageError:
-        if launch.speaks():
-            raise
-        return 2
+    settings = module.settings(arguments)
     comm = launch.world()
     return launch.guarded(comm, partial(_run, comm, module, settings, arguments))
 

@@ -44,9 +44,10 @@ def speed(run: Run) -> dict[str, Any]:
     """Steps, seconds, rates and shares of step time, evaluations excluded.
 
     step_s: see `step_seconds`. steps_per_s and samples_per_s: over the whole training time, the
-    final average included; samples are those that were used.
+    final average included; samples are those that were used. With servers, whose workers each go
+    their own way, steps are those of the last evaluation.
     """
-    done = int(run.reported.min()) if len(run.reported) else 0
+    done = int(run.reported[workers(run)].min()) if len(run.reported) else 0
     spent = {part: _rows(run, f"{part}_s", done) for part in PARTS}
     steps = _rows(run, "step_s", done)
     time_s = last(run, "time_s") if run.complete else None
@@ -61,6 +62,8 @@ def speed(run: Run) -> dict[str, Any]:
         f"{part}_share": _divided(float(np.nansum(values)), total) if values.size else None
         for part, values in spent.items()
     }
+    if run.config.get("servers"):
+        done = int(last(run, "step") or done)
     known = [share for share in shares.values() if share is not None]
     return {
         "steps": done,
@@ -71,6 +74,12 @@ def speed(run: Run) -> dict[str, Any]:
         **shares,
         "other_share": max(0.0, 1 - sum(known)) if known else None,
     }
+
+
+def workers(run: Run) -> slice:
+    """The ranks that train: all but servers, which come first and have no steps."""
+    servers = run.config.get("servers") or 0
+    return slice(0 if run.config.get("colocated") else servers, None)
 
 
 def step_seconds(steps: np.ndarray, tau: int) -> float | None:
@@ -151,9 +160,9 @@ TARGET_COLUMNS: Mapping[str, str] = {
 
 
 def _rows(run: Run, name: str, done: int) -> np.ndarray:
-    """[step, rank] of one column, as far as every rank reported; empty when there is none."""
+    """[step, worker] of one column, as far as every one reported; empty when there is none."""
     values = run.steps.get(name)
-    return np.zeros((0, run.ranks)) if values is None else values[:done]
+    return np.zeros((0, run.ranks)) if values is None else values[:done, workers(run)]
 
 
 def _divided(value: float | None, by: float | None) -> float | None:
