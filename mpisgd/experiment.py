@@ -196,7 +196,8 @@ class Experiment:
         workers = ranks if colocated else ranks - servers
         if workers < 1 or servers > ranks:
             fits = "at most one server a rank" if colocated else "leave a rank for a worker"
-            raise UsageError("--servers", servers, f"{fits}; there are {ranks} ranks")
+            more = "start more with mpiexec -n, or --virtual"
+            raise UsageError("--servers", servers, f"{fits}; ranks: {ranks}; {more}")
         if "backups" in OPTIONS[self.algorithm]:
             backups = 1 if self.backups is None else self.backups
             if backups >= workers:

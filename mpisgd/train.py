@@ -22,7 +22,17 @@ REAL = {
     "servers": "mpisgd.worlds.real_servers:train",
 }
 VIRTUAL_STEP_S = 1e-3  # seconds of a virtual step when --step-time does not say
-SUMMARY = ("algorithm", "ranks", "steps", "time_s", "steps_per_s", "loss", "accuracy")
+SUMMARY = (
+    "algorithm",
+    "tau",
+    "delay",
+    "ranks",
+    "steps",
+    "time_s",
+    "steps_per_s",
+    "loss",
+    "accuracy",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.blas_threads is not None:
         whole(1, 4096).read("--blas-threads", arguments.blas_threads)
     if ranks is not None:
+        if (tasks := launch.announced_tasks(os.environ)) > 1:
+            allowed = f"runs in one process, but a launcher started {tasks}; start it without"
+            raise UsageError("--virtual", ranks, allowed)
         return _run_virtual(experiment, ranks, arguments)
     comm = launch.world()
     return launch.guarded(comm, partial(_run_real, comm, experiment, arguments))
@@ -162,6 +175,8 @@ def _run_real(comm: Any, experiment: Experiment, arguments: argparse.Namespace) 
         error = mistake
     launch.agree(comm, error, experiment.deadline_s)
     experiment = resolve_for(experiment, dataset, comm.Get_size())
+    if comm.Get_rank() == 0:
+        _note_few_samples(experiment, dataset)
     train = resolve(REAL, _kind(experiment), "--algorithm")
     return train(comm, experiment, dataset, arguments)
 
@@ -191,7 +206,20 @@ def _run_virtual(experiment: Experiment, ranks: int, arguments: argparse.Namespa
     dataset = load(experiment)
     if arguments.output is not None:
         check_target(arguments.output, arguments.overwrite)
-    return train(resolve_for(experiment, dataset, ranks), dataset, arguments)
+    experiment = resolve_for(experiment, dataset, ranks)
+    _note_few_samples(experiment, dataset)
+    return train(experiment, dataset, arguments)
+
+
+def _note_few_samples(experiment: Experiment, dataset: Any) -> None:
+    """Tell when no step has whole batches: it looks like a mistake."""
+    wanted = experiment.ranks * experiment.batch
+    if wanted > dataset.samples:
+        print(
+            f"mpisgd: note: {experiment.ranks} ranks times --batch {experiment.batch} are more "
+            f"than the {dataset.samples} samples; every step is an epoch",
+            file=sys.stderr,
+        )
 
 
 def _kind(experiment: Experiment) -> str:
@@ -206,6 +234,8 @@ def report(experiment: Experiment, last: dict[str, Any], arguments: argparse.Nam
     time_s = last.get("time_s", 0.0)
     row = {
         "algorithm": experiment.algorithm,
+        "tau": experiment.tau,
+        "delay": experiment.delay,
         "ranks": experiment.ranks,
         "steps": last.get("step"),
         "time_s": time_s,

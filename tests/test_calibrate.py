@@ -105,13 +105,15 @@ def test_advice_from_a_calibration(file, capsys):
 
 
 def test_advice_from_a_run(tmp_path, capsys):
-    """Rank 1 is the last: what it waits is the all-reduce."""
+    """Rank 1 is the last to start; both have the average 24 ms later."""
     path = tmp_path / "run.h5"
     config = {"algorithm": "minibatch", "batch": 16, "allreduce": "ring"}
     with Writer(path, kind="train", config=config, environment={}, ranks=2) as writer:
-        for rank, (compute, wait) in enumerate([(0.010, 0.028), (0.014, 0.024)]):
-            columns = {"compute_s": compute, "update_s": 0.001, "wait_s": wait, "poll_s": 0.0}
+        for rank, compute in enumerate([0.010, 0.014]):
+            columns = {"compute_s": compute, "update_s": 0.001}
             writer.steps(rank, 1, {name: np.full(5, value) for name, value in columns.items()})
+            for step in range(1, 6):
+                writer.event(rank, "flight", "mean", step + compute, step + 0.038, step)
         writer.complete({})
     found = measured.from_run(str(path))
     assert found == (pytest.approx(0.015), pytest.approx(0.024), 2, 16, "ring")

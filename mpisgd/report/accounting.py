@@ -20,7 +20,8 @@ def row(run: Run, name: str) -> dict[str, Any]:
     config = run.config
     values: dict[str, Any] = {
         "file": name,
-        **{key: config.get(key) for key in ("algorithm", "allreduce")},
+        "algorithm": config.get("algorithm"),
+        "allreduce": None if config.get("servers") else config.get("allreduce"),
         "ranks": run.ranks,
         **{key: config.get(key) for key in ("tau", "delay", "xi", "merge")},
         "clock": clock(run),
@@ -45,7 +46,7 @@ def speed(run: Run) -> dict[str, Any]:
 
     step_s: see `step_seconds`. steps_per_s and samples_per_s: over the whole training time, the
     final average included; samples are those that were used. With servers, whose workers each go
-    their own way, steps are those of the last evaluation.
+    their own way, steps are those of the last evaluation, and step_s is the time over them.
     """
     done = int(run.reported[workers(run)].min()) if len(run.reported) else 0
     spent = {part: _rows(run, f"{part}_s", done) for part in PARTS}
@@ -62,15 +63,17 @@ def speed(run: Run) -> dict[str, Any]:
         f"{part}_share": _divided(float(np.nansum(values)), total) if values.size else None
         for part, values in spent.items()
     }
+    step_s = step_seconds(steps, run.config.get("tau") or 1)
     if run.config.get("servers"):
         done = int(last(run, "step") or done)
+        step_s = _divided(time_s, done)
     known = [share for share in shares.values() if share is not None]
     return {
         "steps": done,
         "time_s": time_s,
         "steps_per_s": _divided(done, time_s),
         "samples_per_s": _divided(samples, time_s),
-        "step_s": step_seconds(steps, run.config.get("tau") or 1),
+        "step_s": step_s,
         **shares,
         "other_share": max(0.0, 1 - sum(known)) if known else None,
     }

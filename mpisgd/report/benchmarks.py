@@ -8,7 +8,7 @@ from mpisgd.report.accounting import clock
 from mpisgd.report.collect import Named
 
 KEYS = (
-    "algorithm", "ranks", "bytes", "dtype", "in_place", "chunks", "repetitions", "median_s",
+    "algorithm", "part", "ranks", "bytes", "dtype", "in_place", "chunks", "repetitions", "median_s",
     "p10_s", "p90_s", "ci_low_s", "ci_high_s", "algbw_GBps", "busbw_GBps", "wrong",
 )  # fmt: skip
 
@@ -33,7 +33,8 @@ def _measured(row: dict[str, Any], seconds: np.ndarray) -> dict[str, Any]:
         "repetitions": len(longest), "median_s": middle, "p10_s": low, "p90_s": high
     }  # fmt: skip
     size, ranks = row.get("bytes"), row.get("ranks")
-    if isinstance(size, int) and isinstance(ranks, int) and middle > 0:
+    whole = row.get("part", "communication") == "communication"  # not work, nor what is exposed
+    if whole and isinstance(size, int) and isinstance(ranks, int) and middle > 0:
         values["algbw_GBps"] = size / middle / 1e9
         # One rank moves nothing: it has no bus bandwidth.
         values["busbw_GBps"] = size / middle / 1e9 * 2 * (ranks - 1) / ranks if ranks > 1 else None

@@ -84,6 +84,7 @@ def _save(path: Path, content: bytes) -> None:
     try:
         beside.write_bytes(content)
         os.replace(beside, path)
+        print(f"mpisgd report: wrote {path}", file=sys.stderr)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise UsageError(str(path), None, f"cannot be written: {error.strerror}") from error

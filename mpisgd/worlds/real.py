@@ -76,7 +76,8 @@ def train(
     if rank == 0:
         report(experiment, last, arguments)
         if worker.stopping:
-            print(f"mpisgd: stopped by a signal after step {worker.step}", file=sys.stderr)
+            kept = f"; results so far: {arguments.output}.partial" if arguments.output else ""
+            print(f"mpisgd: stopped by a signal after step {worker.step}{kept}", file=sys.stderr)
     return 128 + number if worker.stopping else 0
 
 
