@@ -94,6 +94,7 @@ def _calibrate(
     from mpisgd.environment import environment
 
     rank, size = comm.Get_rank(), comm.Get_size()
+    launch.agree(comm, None, experiment.deadline_s)
     hosts = launch.texts(comm, environment()["host"], experiment.deadline_s)
     found = _messages(comm, hosts, repetitions, experiment.deadline_s)
     found |= _alone(comm, np.dtype(experiment.dtype), repetitions)

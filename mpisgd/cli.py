@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
@@ -26,8 +25,6 @@ COMMANDS = {
     "report": ("mpisgd.report.command", "compare result files"),
 }
 
-HUSH = 1.0  # s
-
 BLAS_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -48,28 +45,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0, or 2 for a user's mistake."""
     words = list(sys.argv[1:] if argv is None else argv)
     _limit_blas_threads(words)
-    parser, command = _parser(words)
-    arguments = parser.parse_args(words)
-    if command is None:
-        parser.print_help()
-        return 0
     try:
+        parser, command = _parser(words)
+        arguments = parser.parse_args(words)
+        if command is None:
+            parser.print_help()
+            return 0
         return int(command.run(arguments) or 0)
     except UsageError as mistake:
-        return _refuse(f"mpisgd {arguments.command}: error: {mistake}")
+        return _refuse(f"mpisgd {words[0]}: error: {mistake}")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print("mpisgd: interrupted", file=sys.stderr)
+        return 130
+    except (OSError, MemoryError) as error:
+        print(f"mpisgd {words[0]}: {error or 'out of memory'}", file=sys.stderr)
         return 1
 
 
 def _refuse(line: str) -> int:
     """Say what the user got wrong, once for all ranks; the exit code."""
-    from mpisgd.launch import speaks
+    from mpisgd import launch
 
-    if speaks():
-        print(line, file=sys.stderr, flush=True)
+    if launch.announced_tasks(os.environ) > 1:
+        launch.refuse_together(line)
     else:
-        time.sleep(HUSH)  # the first exit ends the job, and should not be one that said nothing
+        print(line, file=sys.stderr, flush=True)
     return 2
 
 

@@ -8,7 +8,7 @@ class UsageError(ValueError):
         """`place`: the option, key or file; `value`: what was given; `allowed`: the remedy."""
         given = "" if value is None else f" {_shown(value)}"
         remedy = f": {allowed}" if allowed else ""
-        super().__init__(f"{place}{given}{remedy}")
+        super().__init__(" ".join(f"{place}{given}{remedy}".splitlines()))
 
 
 class MissingExtra(UsageError):

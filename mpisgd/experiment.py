@@ -73,15 +73,17 @@ class Experiment:
         None, options.text(), "network of --virtual, a preset or a .toml file [ideal]"
     )
     model: str = _option("mlp", options.one_of(MODELS), "what is trained")
-    hidden: tuple[int, ...] | None = _option(None, options.wholes(1), "units of mlp's layers [64]")
+    hidden: tuple[int, ...] | None = _option(
+        None, options.wholes(1, 10**6), "units of mlp's layers [64]"
+    )
     data: str = _option("digits", options.one_of(DATASETS), "what it is trained on")
     data_path: str | None = _option(None, options.text(), "folder or file of the data")
-    data_samples: int | None = _option(None, options.whole(1), "training samples to use")
+    data_samples: int | None = _option(None, options.whole(1, 10**9), "training samples to use")
     batch: int = _option(32, options.whole(1), "samples a rank and step")
     epochs: float | None = _option(
-        None, options.number(0, above=True), "passes through the data [10]"
+        None, options.number(0, 1e6, above=True), "passes through the data [10]"
     )
-    steps: int | None = _option(None, options.whole(1), "steps, instead of epochs")
+    steps: int | None = _option(None, options.whole(1, 10**9), "steps, instead of epochs")
     rate: float = _option(0.1, options.number(0), "learning rate", "lr")
     rate_schedule: str = _option(
         "constant", options.one_of(SCHEDULES), "how it changes", "schedule"

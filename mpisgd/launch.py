@@ -1,5 +1,6 @@
 """Starting under MPI, and leaving it so that no rank is left behind."""
 
+import hashlib
 import os
 import signal
 import sys
@@ -87,6 +88,32 @@ def agree(comm: Any, error: UsageError | None, deadline: float = 60.0) -> None:
             raise error if error and rank == comm.Get_rank() else UsageError(text)
 
 
+def refuse_together(line: str) -> None:
+    """Leave because of a mistake that this rank knows of before MPI has started.
+
+    Other ranks may know of none, as when a file is missing on one node: they learn it here, in
+    their `agree`. Rank 0 prints, its own `line` first.
+    """
+    try:
+        comm = world()
+    except UsageError:  # each is a world of its own
+        if speaks():
+            print(line, file=sys.stderr, flush=True)
+        return
+    told = texts(comm, line)
+    if comm.Get_rank() == 0:
+        print(line if told[0] else next(filter(None, told)), file=sys.stderr, flush=True)
+
+
+def agree_on(comm: Any, what: str, value: str, deadline: float = 60.0) -> None:
+    """UsageError on every rank unless all were started with the same `value`."""
+    digest = hashlib.blake2b(value.encode(), digest_size=16).hexdigest()
+    told = texts(comm, digest, deadline)
+    for rank, other in enumerate(told):
+        if other != told[0]:
+            raise UsageError(f"ranks 0 and {rank} were started with different {what}")
+
+
 def guarded(comm: Any, main: Callable[[], int]) -> int:
     """`main()`, a rank's whole work; its exit code.
 
@@ -97,9 +124,11 @@ def guarded(comm: Any, main: Callable[[], int]) -> int:
 
     try:
         return main()
-    except UsageError:
+    except UsageError as mistake:
         if comm.Get_rank() == 0:
-            raise
+            line = str(mistake)
+            known = line.startswith("mpisgd")  # told by a rank that left before MPI started
+            print(line if known else f"{_command()}: error: {line}", file=sys.stderr, flush=True)
         return 2
     except NotFinite as failure:
         if comm.Get_rank() == 0:
@@ -111,6 +140,10 @@ def guarded(comm: Any, main: Callable[[], int]) -> int:
         raise
     except BaseException as failure:
         _abort(comm, failure)
+
+
+def _command() -> str:
+    return " ".join(["mpisgd", *sys.argv[1:2]])
 
 
 def _abort(comm: Any, failure: BaseException) -> NoReturn:

@@ -82,15 +82,16 @@ def one_of(names: Iterable[str]) -> Kind:
     return Kind(f"one of {', '.join(known)}", parse)
 
 
-def wholes(low: int) -> Kind:
+def wholes(low: int, high: int | None = None) -> Kind:
     """Whole numbers, as `64,32` or a list; may be empty."""
-    each = whole(low)
+    each = whole(low, high)
 
     def parse(value: Any) -> tuple[int, ...]:
         parts = value.split(",") if isinstance(value, str) else list(value)
         return tuple(each.parse(part) for part in parts if part != "")
 
-    return Kind(f"whole numbers >= {low} with commas, such as 64,32", parse)
+    allowed = each.allowed.replace("a whole number", "whole numbers")
+    return Kind(f"{allowed} with commas, such as 64,32", parse)
 
 
 def text() -> Kind:

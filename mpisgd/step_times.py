@@ -42,7 +42,8 @@ def _calibrated(path: Path, batch: int) -> float:
         table = tomllib.loads(path.read_text(encoding="utf-8"))["calibration"]
         batches = np.array(table["batches"], float)
         times = np.array(table["step_s"], float)
-        usable = batches.shape == times.shape and batches.size and (times > 0).all()
+        usable = batches.shape == times.shape == (batches.size,) and (times > 0).all()
+        usable = usable and batches.size > 0 and np.isfinite(times).all()
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(PLACE, str(path), f"cannot be read: {error}") from None
     except (KeyError, TypeError, ValueError):

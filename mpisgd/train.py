@@ -157,7 +157,7 @@ def check_world(experiment: Experiment, virtual: bool) -> None:
 
 
 def _virtual_ranks(text: str) -> int:
-    return whole(1, 65536).read("--virtual", text)
+    return whole(1, 8192).read("--virtual", text)
 
 
 def _run_real(comm: Any, experiment: Experiment, arguments: argparse.Namespace) -> int:
@@ -175,6 +175,7 @@ def _run_real(comm: Any, experiment: Experiment, arguments: argparse.Namespace) 
         error = mistake
     launch.agree(comm, error, experiment.deadline_s)
     experiment = resolve_for(experiment, dataset, comm.Get_size())
+    launch.agree_on(comm, "options", repr(experiment), experiment.deadline_s)
     if comm.Get_rank() == 0:
         _note_few_samples(experiment, dataset)
     train = resolve(REAL, _kind(experiment), "--algorithm")

@@ -4,6 +4,7 @@ import errno
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -357,3 +358,13 @@ def test_a_write_that_fails_in_the_middle_is_one_line(tmp_path):
     flushed, _, line = result.stdout.partition("|")
     assert "run.h5.partial: cannot be written" in line
     assert len(read(path).steps["loss"]) >= int(flushed)
+
+
+def test_what_is_no_regular_file_is_left_alone(tmp_path):
+    """A device or a pipe must not be renamed over, not even with --overwrite."""
+    pipe = tmp_path / "pipe.h5"
+    os.mkfifo(pipe)
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match="no regular file"):
+            check_target(pipe, overwrite)
+    assert stat.S_ISFIFO(os.stat(pipe).st_mode)

@@ -80,7 +80,7 @@ def conditions(arguments: argparse.Namespace) -> Conditions:
     return Conditions(
         quantities.number("--progress-share", arguments.progress_share, high=1.0),
         quantities.number("--slowdown", arguments.slowdown),
-        quantities.number("--noise", arguments.noise),
+        quantities.number("--noise", arguments.noise, high=100.0),
     )
 
 

@@ -113,8 +113,11 @@ def main() -> None:
         except Exception as error:
             failure = error
         if failure is not None or name not in SILENT:
-            pickle.dump(failure, answers)
-            answers.flush()
+            try:
+                pickle.dump(failure, answers)
+                answers.flush()
+            except BrokenPipeError:  # the rank is gone
+                break
     if writer is not None and name not in LAST:
         writer.close(reason=ABANDONED)
 

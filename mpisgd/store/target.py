@@ -27,6 +27,9 @@ def check_target(
         raise UsageError(option, str(path), "must name a file, such as run.h5")
     if os.path.isdir(target):
         raise UsageError(option, str(path), "is a folder; name a file in it")
+    for there in (target, partial_path(target)):
+        if os.path.lexists(there) and not (os.path.isfile(there) or os.path.islink(there)):
+            raise UsageError(option, str(there), "is no regular file, and is left as it is")
     folder = target.parent
     if not os.path.isdir(folder):
         raise UsageError(option, str(path), f"there is no folder {str(folder)!r}; make it first")

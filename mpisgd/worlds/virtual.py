@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from allreduce.algorithms import build
-from allreduce.errors import AllreduceError
+from allreduce.errors import AllreduceError, Stalled
 from allreduce.network import Network, network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
@@ -17,7 +17,7 @@ from mpisgd.environment import environment
 from mpisgd.errors import UsageError
 from mpisgd.evaluation import effective_share, row
 from mpisgd.experiment import Experiment
-from mpisgd.launch import NOT_FINITE
+from mpisgd.launch import LEFT_EARLY, NOT_FINITE
 from mpisgd.recording import packed, store_rows
 from mpisgd.stragglers import pace
 from mpisgd.train import VIRTUAL_STEP_S, Place, algorithm_run, build_worker, progress_bar, report
@@ -48,6 +48,12 @@ def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespac
             store.close(reason=str(failure))
         print(f"mpisgd: {failure}; stopped before the next merge", file=sys.stderr)
         return NOT_FINITE
+    except Stalled as stall:
+        finish(recorders, store)
+        if store is not None:
+            store.close(reason=str(stall))
+        print(f"mpisgd: {stall}", file=sys.stderr)
+        return LEFT_EARLY
     except BaseException as failure:
         finish(recorders, store)
         if store is not None:
