@@ -23,6 +23,7 @@ STEP = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")  # of an srun step, when SLURM_P
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 TEXT = 256  # bytes a rank can tell the others
 GRACE = 5.0  # s from a signal to the abort, if no merge has stopped the run by then
+HAND_ON = 0.5  # s the launcher gets to hand on what a rank said, before the abort cuts it off
 ECHO = 1.5  # s a stalled rank lets the others say whom they wait for: the chain names the culprit
 LEFT_EARLY, NOT_FINITE = 1, 3  # exit codes
 
@@ -160,8 +161,7 @@ def _abort(comm: Any, failure: BaseException) -> NoReturn:
         reason = traceback.format_exc().rstrip()
     sys.stdout.flush()
     print(f"{rank}: {reason}", file=sys.stderr, flush=True)
-    if isinstance(failure, Stalled):
-        time.sleep(ECHO)
+    time.sleep(ECHO if isinstance(failure, Stalled) else HAND_ON)
     comm.Abort(code)
     os._exit(code)  # MPICH returns from Abort; a second traceback would only confuse
 
@@ -200,4 +200,5 @@ class Signals:
         assert self.received is not None
         print(f"mpisgd: rank {self.comm.Get_rank()}: {self.received.name}, no merge came in time",
               file=sys.stderr, flush=True)  # fmt: skip
+        time.sleep(HAND_ON)
         self.comm.Abort(128 + self.received)

@@ -42,6 +42,7 @@ def outlived(monkeypatch):
 
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(launch, "ECHO", 0.0)
+    monkeypatch.setattr(launch, "HAND_ON", 0.0)
 
 
 def raising(error: BaseException):
