@@ -26,6 +26,7 @@ from mpisgd.errors import UsageError
 from mpisgd.experiment import Experiment, from_arguments
 from mpisgd.experiment import add_arguments as add_options
 from mpisgd.options import whole, wholes
+from mpisgd.store.target import check_target
 
 SMALL, LARGE = 4, 4 << 20  # bytes of the messages that give latency and bandwidth
 SUM_BYTES = 1 << 20
@@ -68,19 +69,12 @@ def run(arguments: argparse.Namespace) -> int:
     batches = wholes(1).read("--batches", arguments.batches)
     experiment = from_arguments(arguments)
     if arguments.output is not None:
-        _check_output(Path(arguments.output), arguments.overwrite)
+        if not arguments.output.endswith(".toml"):
+            raise UsageError("--output", arguments.output, "a name that ends in .toml")
+        check_target(arguments.output, arguments.overwrite)
     comm = launch.world()
     work = partial(_calibrate, comm, experiment, repetitions, batches, arguments)
     return launch.guarded(comm, work)
-
-
-def _check_output(path: Path, overwrite: bool) -> None:
-    if path.suffix != ".toml":
-        raise UsageError("--output", str(path), "a name that ends in .toml")
-    if path.exists() and not overwrite:
-        raise UsageError("--output", str(path), "exists; pass --overwrite or choose another name")
-    if not path.parent.is_dir():
-        raise UsageError("--output", str(path), "there is no such folder")
 
 
 def _calibrate(

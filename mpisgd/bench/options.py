@@ -11,8 +11,6 @@ from mpisgd.errors import UsageError
 from mpisgd.options import duration, number, whole, wholes
 from mpisgd.sizes import parse_sizes
 
-LONGEST_S = 30 * 86400.0
-
 
 def rule(arguments: argparse.Namespace) -> Rule:
     """When there are enough repetitions. UsageError."""
