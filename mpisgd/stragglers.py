@@ -83,6 +83,12 @@ class Pace:
     def __init__(self, step_s: float | None, straggler: Straggler | None):
         self.step_s, self.straggler = step_s, straggler
 
+    def stretches(self, rank: int, step: int) -> bool:
+        """Whether the step is to take longer than its gradient."""
+        return self.step_s is not None or (
+            self.straggler is not None and self.straggler.factor(rank, step) != 1.0
+        )
+
     def __call__(self, rank: int, step: int, computed_s: float = 0.0) -> float:
         """inf if the rank is dead."""
         usual = computed_s if self.step_s is None else self.step_s

@@ -67,19 +67,27 @@ class Worker:
             self.site.begin_step(self.step)
             yield self.step
 
-    def compute_gradient(self, weighted: bool = False, age: int = 0) -> Steps:
+    def compute_gradient(
+        self, weighted: bool = False, age: int = 0, ready: Callable[[int], object] | None = None
+    ) -> Steps:
         """The mean gradient of this step's batch, at `parameters`, into `gradient`.
 
         `weighted`: times this batch's share of the global one, so that the mean over ranks is the
         mean over samples. `age`: at the parameters of so many updates ago, see `remember`.
+        `ready(low)`: called during the backward pass, whenever `gradient.flat[low:]` is final;
+        it cannot go with `clip`, which needs the whole.
         """
         parameters = self.past[-1 - age] if age else self.parameters
         inputs, targets = self.dataset.batch(self.indices())
 
-        def work(progress: Callable[[float], object]) -> None:
-            self.loss = self.model.gradient(parameters, inputs, targets, self.gradient, progress)
+        def work(progress: Callable[[float], object], told: Callable[[int], object] | None) -> None:
+            self.loss = self.model.gradient(
+                parameters, inputs, targets, self.gradient, progress, told
+            )
 
-        yield from self.site.compute(work, len(targets))
+        if ready is not None and weighted:
+            ready = self._weighing(ready)
+        yield from self.site.compute(work, len(targets), ready)
         self.samples, self.mean_gradient = len(targets), False
         self.loss_sum += self.loss * self.samples
         self.loss_samples += self.samples
@@ -88,8 +96,8 @@ class Worker:
         if self.clip is not None:
             clip(self.gradient.flat, self.clip)
         self.age = age
-        if weighted:
-            self._weigh()
+        if weighted and ready is None:
+            self._weigh(self.gradient.flat)
 
     def remember(self, most: int) -> None:
         """Keep the parameters as they are, and those of the `most` times before."""
@@ -147,13 +155,23 @@ class Worker:
             quick = np.isfinite(self.loss) and np.isfinite(flat.sum())
         return bool(quick or (np.isfinite(self.loss) and np.isfinite(flat).all()))
 
-    def _weigh(self) -> None:
+    def _weigh(self, part: np.ndarray) -> None:
         sizes = self.sampler.batch_sizes(self.step)
         if len(set(sizes)) > 1:
             share = sizes[self.rank] * self.size / sum(sizes)
-            np.multiply(
-                self.gradient.flat, np.asarray(share, self.gradient.dtype), out=self.gradient.flat
-            )
+            np.multiply(part, np.asarray(share, part.dtype), out=part)
+
+    def _weighing(self, ready: Callable[[int], object]) -> Callable[[int], object]:
+        """`ready`, after the part that is new has been weighed."""
+        high = self.gradient.size
+
+        def weighed(low: int) -> None:
+            nonlocal high
+            self._weigh(self.gradient.flat[low:high])
+            high = low
+            ready(low)
+
+        return weighed
 
 
 def clip(flat: np.ndarray, most: float) -> None:

@@ -92,8 +92,8 @@ def poison(worker: Worker, rank: int, step: int) -> None:
     """The gradient of `rank` at `step` gets one NaN."""
     gradient = worker.model.gradient
 
-    def poisoned(parameters, inputs, targets, result, progress):
-        loss = gradient(parameters, inputs, targets, result, progress)
+    def poisoned(parameters, inputs, targets, result, *told):
+        loss = gradient(parameters, inputs, targets, result, *told)
         if (worker.rank, worker.step) == (rank, step):
             result.flat[0] = np.nan
         return loss

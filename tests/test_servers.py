@@ -300,7 +300,7 @@ class Bare(Worker):
 
     def compute_gradient(self, weighted: bool = False):
         self.samples = 1
-        yield from self.site.compute(lambda progress: None, 1)
+        yield from self.site.compute(lambda progress, ready: None, 1)
 
 
 def update_s(needed: int, backups: int, stale: str, updates: int, seed: int = 0) -> float:

@@ -22,6 +22,9 @@ MODELS = {
 # Called with the share of the step that is done, in 0 .. 1, never falling; the last call says 1.0.
 Progress = Callable[[float], object]
 
+# Called with `low` when `gradient.flat[low:]` is final: low never rises, the last call says 0.
+Ready = Callable[[int], object]
+
 
 class Sums(NamedTuple):
     """Sums over samples, so that the parts of several ranks add up to the whole."""
@@ -51,12 +54,14 @@ class Model(Protocol):
         targets: np.ndarray,
         gradient: Parameters,
         progress: Progress,
+        ready: Ready | None = None,
     ) -> float:
         """The mean loss of the batch; its gradient overwrites `gradient.flat`.
 
         inputs: (rows, ...); targets: (rows,) int64. No rows: loss 0.0 and a gradient of zeros.
         Values that are not finite pass through without warnings. `progress` is called between
-        layers and between blocks of large products.
+        layers and between blocks of large products; `ready`, if given, once a layer at most, as
+        soon as the backward pass has that layer's gradient, with the values of every batch.
         """
 
     def evaluate(self, parameters: Parameters, inputs: np.ndarray, targets: np.ndarray) -> Sums:

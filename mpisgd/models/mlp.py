@@ -6,7 +6,7 @@ import numpy as np
 
 from mpisgd.data import Dataset
 from mpisgd.errors import UsageError
-from mpisgd.models import ModelOptions, Progress, Sums
+from mpisgd.models import ModelOptions, Progress, Ready, Sums
 from mpisgd.models.layers import Meter, Scratch, cross_entropy, multiply
 from mpisgd.parameters import Parameters
 
@@ -45,12 +45,15 @@ class MLP:
         targets: np.ndarray,
         gradient: Parameters,
         progress: Progress,
+        ready: Ready | None = None,
     ) -> float:
         """See Model.gradient. inputs: (rows, ...), flattened to (rows, features)."""
         rows = len(targets)
         if rows == 0:
             gradient.flat[:] = 0
             progress(1.0)
+            if ready is not None:
+                ready(0)
             return 0.0
         products = [self.widths[i - 1] * self.widths[i] for i in self.layers]
         meter = Meter(progress, rows * (3 * sum(products) - products[0]))
@@ -60,7 +63,7 @@ class MLP:
             derivative = outputs[-1]
             derivative.reshape(-1)[positions] -= 1
             derivative /= rows
-            self._backward(parameters, outputs, gradient, meter)
+            self._backward(parameters, outputs, gradient, meter, ready)
         return float(np.add.reduce(losses, dtype=np.float64)) / rows
 
     def evaluate(self, parameters: Parameters, inputs: np.ndarray, targets: np.ndarray) -> Sums:
@@ -98,14 +101,19 @@ class MLP:
         outputs: list[np.ndarray],
         gradient: Parameters,
         meter: Meter,
+        ready: Ready | None,
     ) -> None:
         """Fills `gradient`; outputs[-1] holds the derivative by the logits."""
         derivative = outputs[-1]
         matrices = self._scratch.matrices(len(derivative), parameters.dtype)
+        low = gradient.size
         for i in reversed(self.layers):
             before = outputs[i - 1]
             np.add.reduce(derivative, axis=0, out=gradient[f"layer{i}.bias"])
             multiply(before.T, derivative, gradient[f"layer{i}.weight"], meter)
+            low -= (self.widths[i - 1] + 1) * self.widths[i]
+            if ready is not None:
+                ready(low)
             if i > 1:
                 after, derivative = derivative, matrices[len(self.layers) + i - 2]
                 multiply(after, parameters[f"layer{i}.weight"].T, derivative, meter)

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpisgd.data import Dataset
 from mpisgd.errors import UsageError
-from mpisgd.models import ModelOptions, Progress, Sums
+from mpisgd.models import ModelOptions, Progress, Ready, Sums
 from mpisgd.parameters import Parameters
 
 # Optima must not be the draws of a starting point or a permutation of the same seed.
@@ -47,11 +47,14 @@ class Quadratic:
         targets: np.ndarray,
         gradient: Parameters,
         progress: Progress,
+        ready: Ready | None = None,
     ) -> float:
         """See Model.gradient. inputs: (rows, features), the noise; targets are not looked at."""
         if len(inputs) == 0:
             gradient.flat[:] = 0
             progress(1.0)
+            if ready is not None:
+                ready(0)
             return 0.0
         dtype = parameters.dtype
         with np.errstate(over="ignore", invalid="ignore"):
@@ -60,6 +63,8 @@ class Quadratic:
             slope = self.curvature.astype(dtype) * distance
             np.add(slope, noise, out=gradient.flat)
             progress(1.0)
+            if ready is not None:
+                ready(0)
             return float(np.sum(distance * (slope / 2 + noise), dtype=np.float64))
 
     def evaluate(self, parameters: Parameters, inputs: np.ndarray, targets: np.ndarray) -> Sums:

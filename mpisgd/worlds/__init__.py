@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mpisgd.worker import Worker
 
 Steps = Generator[None, None, None]
+Ready = Callable[[int], object]
+Work = Callable[[Callable[[float], object], Ready | None], None]
 
 
 class Flight(Protocol):
@@ -37,8 +39,9 @@ class Site(Protocol):
     def begin_step(self, step: int) -> None:
         """Start the step's clocks."""
 
-    def compute(self, work: Callable[[Callable[[float], object]], None], samples: int) -> Steps:
-        """Do `work(progress)`; it calls progress(share of the work done) now and then."""
+    def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
+        """Do `work(progress, ready)`; it calls progress(share of the work done) now and then, and
+        `ready`, if given, whenever another part of the gradient is final (see models.Model)."""
 
     def updating(self) -> AbstractContextManager[Any]:
         """Around an update of the parameters: its time counts as such."""

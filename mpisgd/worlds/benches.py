@@ -15,6 +15,7 @@ from mpisgd.evaluator import FACTS, FINAL, Evaluator, facts
 from mpisgd.roles import Workshop
 from mpisgd.server import Answer, Asked, Letter, Server
 from mpisgd.stragglers import Pace
+from mpisgd.worlds import Ready, Work
 from mpisgd.worlds.communicator import LOOK_EVERY, CommunicatorSite, Counters
 from mpisgd.worlds.ports import NOTICES, PUSHES, REPLIES, SNAPSHOTS, Bells, Port
 
@@ -199,11 +200,11 @@ class WorkerBench(_Bench):
     def watch(self, servers: set[int]) -> None:
         self._watched = set(servers)
 
-    def compute(self, work: Callable[[Callable[[float], object]], None], samples: int) -> Steps:
+    def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
         began, counters = time.perf_counter(), self._counters
         self.abandoned = False
         try:
-            work(self.progress)
+            work(self.progress, ready)
             seconds = self.pace(self.number, self._step, time.perf_counter() - began)
             if isinf(seconds):
                 stragglers.die()

@@ -23,7 +23,9 @@ from allreduce.simulate_records import Collective
 from mpisgd.evaluation import TRAINING, shard_sums
 from mpisgd.parameters import Parameters
 from mpisgd.worker import NotFinite, Worker
+from mpisgd.worlds import Ready, Work
 from mpisgd.worlds.communicator import Counters, Recorder
+from mpisgd.worlds.marks import Marks
 
 Steps = Generator[None, None, None]
 
@@ -128,17 +130,24 @@ class ClockSite:
         self._step, self._step_began = step, self.now()
         self._counters = Counters()
 
-    def compute(self, work: Callable[[Callable[[float], object]], None], samples: int) -> Steps:
-        looks: list[float] = []
-        work(looks.append)
+    def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
+        marks = Marks()
+        work(marks.progress, None if ready is None else marks.ready)
         seconds, began = self.clock.step_time(self.rank, self._step), self.now()
         while isinf(seconds):
             yield  # it has died, and nobody wakes it
-        self.clock.cluster.compute(self.rank, seconds, [share * seconds for share in looks])
-        yield
+        done = 0.0
+        for share, looks, lows in marks.pieces():
+            piece = [(look - done) * seconds for look in looks]
+            self.clock.cluster.compute(self.rank, (share - done) * seconds, piece)
+            yield
+            done = share
+            for low in lows:
+                assert ready is not None
+                ready(low)
         self._counters.compute_s += seconds
         self._counters.poll_s += max(0.0, self.now() - began - seconds)  # sums done at looks
-        self._counters.polls += len(looks)
+        self._counters.polls += len(marks.looks)
 
     def updating(self) -> AbstractContextManager[Any]:
         return nullcontext()

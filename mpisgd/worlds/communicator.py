@@ -6,7 +6,7 @@
 
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +20,8 @@ from mpisgd import stragglers
 from mpisgd.evaluation import TRAINING, shard_sums
 from mpisgd.parameters import Parameters
 from mpisgd.worker import Mean, Worker
+from mpisgd.worlds import Ready, Work
+from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.progress import PolledFlight, ProgressThread, ThreadedFlight
 
 OWN_TAG = 100  # plans of the site itself, which are never in flight together
@@ -110,13 +112,23 @@ class CommunicatorSite:
         self._step, self._step_began = step, self.now()
         self._counters = Counters()
 
-    def compute(self, work: Callable[[Callable[[float], object]], None], samples: int) -> Steps:
+    def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
         began, counters = time.perf_counter(), self._counters
         looking = counters.poll_s
-        work(self.progress)
+        marks = (
+            Marks(self.progress)
+            if ready is not None and self.pace.stretches(self.rank, self._step)
+            else None
+        )
+        if marks is None:
+            work(self.progress, ready)
+        else:
+            work(marks.progress, marks.ready)
         seconds = self.pace(self.rank, self._step, time.perf_counter() - began)
         if math.isinf(seconds):
             stragglers.die()
+        if marks is not None and ready is not None:
+            self._deliver(marks, ready, began, seconds)
         self._pad(began + seconds)
         counters.compute_s += time.perf_counter() - began - (counters.poll_s - looking)
         yield from ()
@@ -228,6 +240,13 @@ class CommunicatorSite:
     def _look(self) -> None:
         if self._flying:
             self._flying = [flight for flight in self._flying if not flight.landed()]
+
+    def _deliver(self, marks: Marks, ready: Ready, began: float, seconds: float) -> None:
+        """Say what is ready when it would be in a step that takes `seconds`."""
+        for share, _, lows in marks.pieces():
+            self._pad(began + share * seconds)
+            for low in lows:
+                ready(low)
 
     def _pad(self, until: float) -> None:
         """Stand in for an accelerator at work: sleep, and look now and then."""

@@ -13,6 +13,7 @@ from mpisgd.roles import Workshop
 from mpisgd.served import ServedWorker
 from mpisgd.server import Answer, Asked, Letter, Server
 from mpisgd.stragglers import Pace
+from mpisgd.worlds import Ready, Work
 from mpisgd.worlds.communicator import Counters
 from mpisgd.worlds.post import Desk, Post
 
@@ -140,8 +141,8 @@ class WorkerOffice(_Office):
         if self._watched <= self._notices:
             self.desk.interrupt()
 
-    def compute(self, work: Callable[[Callable[[float], object]], None], samples: int) -> Steps:
-        work(lambda share: None)
+    def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
+        work(lambda share: None, ready)
         seconds, began = self.offices.pace(self.number, self._step), self.now()
         if isinf(seconds):
             yield from self.desk.die()

@@ -42,8 +42,8 @@ class Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def gradient(self, parameters: Any, inputs: Any, targets: Any, gradient: Any, progress: Any):
-        loss = self._model.gradient(parameters, inputs, targets, gradient, progress)
+    def gradient(self, parameters: Any, inputs: Any, targets: Any, gradient: Any, *told: Any):
+        loss = self._model.gradient(parameters, inputs, targets, gradient, *told)
         if self._worker.step == self._step:
             print("now", flush=True)
             if self._fault == "nan":
