@@ -29,6 +29,7 @@ class Host:
     """NumPy arrays: work is done when the call returns, and MPI takes the memory as it is."""
 
     name = "numpy"
+    module: Any = np
 
     def empty(self, count: int, dtype: np.dtype) -> Any:
         return np.empty(count, dtype)

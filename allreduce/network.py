@@ -9,11 +9,14 @@ path one after the other, *first come, first served in order of time*, whole mes
 It reaches the next link as soon as it is served by one (cut-through), keeps each busy for
 bytes/bandwidth, and has arrived one latency after the slowest link let its last byte go. Alone:
 T(n) = latency + n/bandwidth. Its send is complete when the first link of its path is done with it.
+
+With `sharing` fair, messages do not queue: all that are on a link share its bandwidth evenly, as
+TCP streams do, and a send that needs no handshake is complete once it is posted (buffered).
 """
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,14 @@ from allreduce.errors import AllreduceError
 
 LINKS_PER_PATH = 6
 DUPLEX = ("full", "half")
+SHARING = ("fifo", "fair")
 PROGRESS = ("looks", "perfect")
+
+# Beyond these no network lies, and sums of times stay finite.
+SLOWEST_BPS = 1e-9
+LONGEST_S = 1e9
+LARGEST_B = 1e18
+MOST_NOISE = 10.0
 
 _PORT, _NODE_PORT, _BUS, _UPLINK = range(4)
 _KINDS = 4
@@ -43,6 +53,9 @@ class Network:
     than `eager_limit_B` shake hands first: a request to send, an answer once the receive is
     posted, then the data; two more latencies. `progress` looks: handshakes are answered, and
     rounds advance, only when the rank looks; perfect: at once, and sums cost no computing time.
+    `rendezvous_duplex` half: of the messages with a handshake between two ranks, only one way goes
+    at a time (MPICH over TCP). `burst_B`: what a port to other nodes lets pass at once after it
+    has been idle for as long as these bytes take (a token bucket).
     """
 
     name: str = "network"
@@ -58,23 +71,41 @@ class Network:
     ranks_per_bus: int = 0  # ranks behind one PCIe switch; 0: no such level
     bus_Bps: float = math.inf  # noqa: N815 - what they share when they leave the switch
     duplex: str = "full"
+    sharing: str = "fifo"
+    burst_B: float = 0.0  # noqa: N815
+    rendezvous_duplex: str = "full"
     eager_limit_B: float = math.inf  # noqa: N815
     noise: float = 0.0  # sigma of the lognormal factor, of mean 1, on a message's time
     progress: str = "looks"
 
     def __post_init__(self) -> None:
         for key in ("bandwidth_Bps", "uplink_Bps", "node_bandwidth_Bps", "bus_Bps"):
-            self._number(key, "a number > 0, or inf", lambda value: value > 0)
+            self._number(
+                key, f"a number > 0, at least {SLOWEST_BPS:g}, or inf", lambda v: v >= SLOWEST_BPS
+            )
         self._number("eager_limit_B", "a number >= 0, or inf", lambda value: value >= 0)
-        for key in ("latency_s", "sum_s_per_B", "overhead_s", "look_s", "node_latency_s", "noise"):
-            self._number(key, "a number >= 0", lambda value: 0 <= value < math.inf)
+        self._number(
+            "burst_B", f"a number >= 0, at most {LARGEST_B:g}", lambda v: 0 <= v <= LARGEST_B
+        )
+        for key in ("latency_s", "sum_s_per_B", "overhead_s", "look_s", "node_latency_s"):
+            self._number(
+                key, f"a number >= 0, at most {LONGEST_S:g}", lambda v: 0 <= v <= LONGEST_S
+            )
+        self._number(
+            "noise", f"a number >= 0, at most {MOST_NOISE:g}", lambda v: 0 <= v <= MOST_NOISE
+        )
         for key, low in (("ranks_per_node", 1), ("ranks_per_bus", 0)):
             value = getattr(self, key)
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise self._wrong(key, f"a whole number >= {low}")
         if self.ranks_per_bus and self.ranks_per_node % self.ranks_per_bus:
             raise self._wrong("ranks_per_bus", f"a divisor of ranks_per_node {self.ranks_per_node}")
-        for key, allowed in (("duplex", DUPLEX), ("progress", PROGRESS)):
+        for key, allowed in (
+            ("duplex", DUPLEX),
+            ("rendezvous_duplex", DUPLEX),
+            ("sharing", SHARING),
+            ("progress", PROGRESS),
+        ):
             if getattr(self, key) not in allowed:
                 raise self._wrong(key, f"one of {', '.join(allowed)}")
         if not isinstance(self.name, str):
@@ -101,7 +132,10 @@ class Network:
         value = getattr(self, key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not fits(value):
             raise self._wrong(key, allowed)
-        object.__setattr__(self, key, float(value))
+        try:
+            object.__setattr__(self, key, float(value))
+        except OverflowError:  # a whole number beyond all floats
+            raise self._wrong(key, allowed) from None
 
     def _wrong(self, key: str, allowed: str) -> NetworkError:
         return NetworkError(f"network {self.name}: {key} {getattr(self, key)!r}: {allowed}")
@@ -147,6 +181,12 @@ def paths(network: Network, source: np.ndarray, destination: np.ndarray, size: i
 def link_count(size: int) -> int:
     """One more than the highest number that `paths` gives a link."""
     return 2 * _KINDS * size
+
+
+def bursts(network: Network, size: int) -> Callable[[int], float]:
+    """The `burst_B` of each link: only ports to other nodes have it."""
+    ports = range(2 * _PORT * size, 2 * (_PORT + 1) * size)
+    return lambda link: network.burst_B if link in ports else 0.0
 
 
 # Sources: the DaSGD paper gives GPUs, 8 GPUs a server on PCIe 3 and Ethernet rates; PALEO gives
@@ -231,7 +271,7 @@ def network(name_or_path: str) -> Network:
             values = tomllib.load(file)
     except OSError as error:
         raise NetworkError(f"network file {name_or_path!r}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise NetworkError(f"network file {name_or_path!r} is no TOML: {error}") from None
     values.pop("calibration", None)
     base = values.pop("preset", "ideal")

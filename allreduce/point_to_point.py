@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +50,36 @@ def ping_pong(
     return trips
 
 
+def fan_out(
+    comm: Any,
+    root: int,
+    peers: Sequence[int],
+    nbytes: int,
+    repetitions: int,
+    deadline: float = 60.0,
+) -> list[list[float]]:
+    """Seconds until each of `peers` has said that `nbytes` have come, which the root sends to all
+    of them at once, in their order; a list of each repetition. Called on all; empty but there."""
+    buffer, word = np.zeros(nbytes, np.uint8), np.zeros(1, np.uint8)
+    seconds = []
+    for repetition in range(-WARM_UP, repetitions):
+        if comm.Get_rank() != root:
+            _until(comm.Irecv(buffer, root, TAG).Test, root, deadline)
+            _until(comm.Isend(word, root, TAG + 1).Test, root, deadline)
+            continue
+        words = [np.zeros(1, np.uint8) for _ in peers]
+        waits = [comm.Irecv(word, peer, TAG + 1) for word, peer in zip(words, peers, strict=True)]
+        began = time.perf_counter()
+        sends = [comm.Isend(buffer, peer, TAG) for peer in peers]
+        ends: dict[int, float] = {}
+        _until(partial(_note, waits, ends, began), peers[0], deadline)
+        for send in sends:
+            _until(send.Test, peers[0], deadline)
+        if repetition >= 0:
+            seconds.append([ends[number] for number in range(len(peers))])
+    return seconds
+
+
 def eager_limit(comm: Any, peer: int, first: bool, deadline: float = 60.0) -> int:
     """The bytes up to which a send of the `first` rank completes while `peer` makes no call.
 
@@ -88,6 +119,14 @@ def look_seconds(comm: Any, repetitions: int) -> list[float]:
     request.Wait()
     request.Free()
     return seconds
+
+
+def _note(waits: Sequence[Any], ends: dict[int, float], began: float) -> bool:
+    """Note when each of `waits` is seen to be done; whether all are."""
+    for number, wait in enumerate(waits):
+        if number not in ends and wait.Test():
+            ends[number] = time.perf_counter() - began
+    return len(ends) == len(waits)
 
 
 def _until(ready: Callable[[], bool], peer: int, deadline: float) -> None:

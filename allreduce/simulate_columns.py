@@ -23,6 +23,8 @@ def simulate_columns(
     Exact where it answers: no message ever waits for another, so their order does not matter.
     """
     edges = edges_in_bytes(schedule, nbytes, itemsize)
+    if network.sharing == "fair" or network.burst_B:
+        return None  # sends are complete, or links free, at other times
     columns = _Columns(network, schedule.size, start, factors)
     for transfers in schedule.rounds:
         length = edges[transfers["high"]] - edges[transfers["low"]]
@@ -51,7 +53,8 @@ class _Columns:
         network, entered = self.network, self.entered
         source, destination = transfers["source"], transfers["destination"]
         ways, first, alone = self._find(source, destination)
-        if not alone:
+        turns = network.rendezvous_duplex == "half" and (length > network.eager_limit_B).any()
+        if not alone or turns:
             return False
         factor = lognormal(self.factors, network.noise, len(length))
         departs = self._departures(source, destination, length, ways.latency * factor)

@@ -27,14 +27,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from allreduce.errors import AllreduceError, Stalled
-from allreduce.network import Network
+from allreduce.network import Network, bursts
 from allreduce.schedule import Schedule
 from allreduce.simulate_columns import lognormal
+from allreduce.simulate_links import Fair, Queues
 from allreduce.simulate_program import Program, prepare, single
 from allreduce.simulate_records import Collective, Line, Message
 
 # What happens, in the order in which it happens at one time: a look sees what has just come.
-_LINK, _LEFT, _ARRIVED, _ASKED, _ANSWERED, _LOOK, _END = range(7)
+_LINK, _LEFT, _ARRIVED, _ASKED, _ANSWERED, _LOOK, _END, _FLOWS = range(8)
 _LETTERS = 2**32 - 1  # the noise of messages that belong to no collective
 
 
@@ -46,21 +47,29 @@ class Event(NamedTuple):
 
 
 class Cluster:
-    """`ranks` ranks on `network`, all idle at time 0. `seed` is that of the network's noise."""
+    """`ranks` ranks on `network`, all idle at time `began` (s).
 
-    def __init__(self, network: Network, ranks: int, seed: int = 0):
+    `seed` is that of the network's noise; `made`: collectives made before, by the cluster that
+    this one continues.
+    """
+
+    def __init__(
+        self, network: Network, ranks: int, seed: int = 0, *, began: float = 0.0, made: int = 0
+    ):
         if ranks < 1:
             raise AllreduceError(f"a cluster needs at least 1 rank, got {ranks}")
-        self.network, self.size, self.time = network, ranks, 0.0
+        self.network, self.size, self.time = network, ranks, began
         self._perfect = network.progress == "perfect"
         self._ranks = [Line() for _ in range(ranks)]
         for rank in self._ranks:
-            rank.watching = self._perfect
-        self._seed, self._made = seed, count()
+            rank.watching, rank.now = self._perfect, began
+        self._seed, self._made = seed, count(made)
         self._letters = np.random.default_rng([seed, _LETTERS])
         self._any_letters = False
         self._programs: dict[tuple, Program] = {}
-        self._taken: dict[int, float] = {}  # until when each link is
+        credit = bursts(network, ranks)
+        self._queues = Queues(credit)
+        self._fair = Fair(credit) if network.sharing == "fair" else None
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._order = count()
 
@@ -156,8 +165,14 @@ class Cluster:
         """Plays one event, of which there must be one; the activity it ended, if it ended one."""
         time, kind, rank, _, subject = heapq.heappop(self._heap)
         self.time = time
+        if kind == _FLOWS:
+            if self._fair is not None and subject == self._fair.version:
+                self._pass(time)
+            return None
         line = self._ranks[rank]
-        if kind == _LINK:
+        if kind == _LINK and self._fair is not None:
+            self._join(subject, time)
+        elif kind == _LINK:
             self._take_link(subject, time)
         elif kind in (_LEFT, _ARRIVED):
             self._complete(rank, kind, subject)
@@ -298,10 +313,8 @@ class Cluster:
     # Messages
 
     def _post(self, message: Message, time: float) -> None:
-        program, number = message.program, message.number
-        if program.handshake[number]:
-            latency = program.latency[number] * message.factor
-            self._push(time + latency, _ASKED, program.destination[number], message)
+        if message.program.handshake[message.number]:
+            self._later(message, time, _ASKED, message.program.destination)
         else:
             self._depart(message, time)
 
@@ -316,9 +329,12 @@ class Cluster:
         self._notify(rank)
 
     def _answer(self, message: Message, time: float) -> None:
-        program, number = message.program, message.number
-        latency = program.latency[number] * message.factor
-        self._push(time + latency, _ANSWERED, program.source[number], message)
+        self._later(message, time, _ANSWERED, message.program.source)
+
+    def _later(self, message: Message, time: float, kind: int, at: list[int]) -> None:
+        """Something of the message comes to a rank one latency after `time`."""
+        latency = message.program.latency[message.number] * message.factor
+        self._push(time + latency, kind, at[message.number], message)
 
     def _depart(self, message: Message, time: float) -> None:
         program, number = message.program, message.number
@@ -334,9 +350,7 @@ class Cluster:
         volume = message.program.nbytes[message.number]
         while True:
             link, seconds_per_byte = path[message.hop]
-            begins = max(time, self._taken.get(link, 0.0))
-            ends = begins + volume * seconds_per_byte * message.factor
-            self._taken[link] = ends
+            begins, ends = self._queues.hop(link, seconds_per_byte, volume * message.factor, time)
             if message.hop == 0:
                 self._push(ends, _LEFT, message.program.source[message.number], message)
             message.end = max(message.end, ends)  # no link is done before the one before it
@@ -348,10 +362,28 @@ class Cluster:
                 self._push(begins, _LINK, message.program.source[message.number], message)
                 return
 
+    def _join(self, message: Message, time: float) -> None:
+        """The message begins to share its links."""
+        program, number, fair = message.program, message.number, self._fair
+        assert fair is not None
+        fair.add(message, program.path[number], program.nbytes[number] * message.factor, time)
+        if not program.handshake[number]:
+            self._push(time, _LEFT, program.source[number], message)
+        self._push(time, _FLOWS, self.size, fair.version)
+
+    def _pass(self, time: float) -> None:
+        """Messages that are through arrive; the next ones are foreseen."""
+        fair = self._fair
+        assert fair is not None
+        for message in fair.finished(time):
+            if message.program.handshake[message.number]:
+                self._push(time, _LEFT, message.program.source[message.number], message)
+            self._deliver(message, time)
+        if (end := fair.next_end()) < math.inf:
+            self._push(end, _FLOWS, self.size, fair.version)
+
     def _deliver(self, message: Message, time: float) -> None:
-        program, number = message.program, message.number
-        latency = program.latency[number] * message.factor
-        self._push(time + latency, _ARRIVED, program.destination[number], message)
+        self._later(message, time, _ARRIVED, message.program.destination)
 
     def _complete(self, rank: int, kind: int, message: Message) -> None:
         """One end of a message is done."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from allreduce.errors import AllreduceError
-from allreduce.network import Network, paths
+from allreduce.network import Network, link_count, paths
 from allreduce.schedule import Schedule, bounds
 
 
@@ -86,12 +86,13 @@ def prepare(
     order = np.argsort(by, kind="stable")
     cuts = np.searchsorted(by[order], np.arange(len(steps) + 1)).tolist()
     listed = order.tolist()
+    long = sent.nbytes > network.eager_limit_B
     return Program(
         source=sent.source.tolist(),
         destination=sent.destination.tolist(),
         nbytes=sent.nbytes.tolist(),
-        handshake=(sent.nbytes > network.eager_limit_B).tolist(),
-        **_ways(network, sent.source, sent.destination, schedule.size),
+        handshake=long.tolist(),
+        **_ways(network, sent.source, sent.destination, long, schedule.size),
         source_step=by.tolist(),
         destination_step=to.tolist(),
         first=np.searchsorted(steps // rounds, np.arange(schedule.size + 1)).tolist(),
@@ -101,14 +102,23 @@ def prepare(
     )
 
 
-def _ways(network: Network, source: np.ndarray, destination: np.ndarray, size: int) -> dict:
-    """`latency` and `path` of each message; messages between one pair share one tuple."""
-    pairs, which = np.unique(source * size + destination, return_inverse=True)
+def _ways(
+    network: Network, source: np.ndarray, destination: np.ndarray, long: np.ndarray, size: int
+) -> dict:
+    """`latency` and `path` of each message; messages alike between one pair share one tuple."""
+    turns = long & (network.rendezvous_duplex == "half")
+    keys, which = np.unique((source * size + destination) * 2 + turns, return_inverse=True)
+    pairs = keys // 2
     table = paths(network, pairs // size, pairs % size, size)
     tuples = [
         tuple((link, cost) for link, cost in zip(*row, strict=True) if link >= 0)
         for row in zip(table.links.tolist(), table.seconds_per_byte.tolist(), strict=True)
     ]
+    for index in np.flatnonzero(keys % 2).tolist():
+        low, high = sorted(divmod(int(pairs[index]), size))
+        slowest = max((cost for _, cost in tuples[index]), default=0.0)
+        if slowest:  # both ways of a pair take turns at a link of its own
+            tuples[index] = ((link_count(size) + low * size + high, slowest), *tuples[index])
     return {
         "latency": table.latency[which].tolist(),
         "path": [tuples[index] for index in which.tolist()],
@@ -119,8 +129,9 @@ def single(source: int, destination: int, nbytes: int, network: Network, size: i
     """One message that belongs to no schedule."""
     if not (0 <= source < size and 0 <= destination < size) or source == destination or nbytes < 0:
         raise AllreduceError(f"no message of {nbytes} bytes from {source} to {destination}")
-    ways = _ways(network, np.array([source]), np.array([destination]), size)
     long = nbytes > network.eager_limit_B
+    ends = np.array([source]), np.array([destination])
+    ways = _ways(network, *ends, np.array([long]), size)
     return Program([source], [destination], [nbytes], [long], **ways, **_NO_STEPS)
 
 

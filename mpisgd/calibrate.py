@@ -20,7 +20,12 @@ import numpy as np
 
 from allreduce.measure import gather, median_interval
 from allreduce.network import Network
-from allreduce.point_to_point import eager_limit, look_seconds, ping_pong
+from allreduce.point_to_point import (
+    eager_limit,
+    fan_out,
+    look_seconds,
+    ping_pong,
+)
 from mpisgd import tables
 from mpisgd.errors import UsageError
 from mpisgd.experiment import Experiment, from_arguments
@@ -30,10 +35,14 @@ from mpisgd.store.target import check_target
 
 SMALL, LARGE = 4, 4 << 20  # bytes of the messages that give latency and bandwidth
 SUM_BYTES = 1 << 20
+BURST_BYTES = 1 << 16  # of the messages that show what an idle wire lets pass at once
+LEAST_BURST = 1500.0  # bytes, a frame: less is not told from noise
+SHARED_BYTES = 1 << 19  # of two messages that one port sends at once
+BETWEEN = 1.5  # a ratio of times that is 1 in one case and 2 in the other
 COLUMNS = ("quantity", "value", "unit", "ci_low", "ci_high", "repetitions")
 UNITS = {"latency_s": "s", "bandwidth_Bps": "B/s", "overhead_s": "s", "look_s": "s",
          "sum_s_per_B": "s/B", "eager_limit_B": "B", "node_latency_s": "s",
-         "node_bandwidth_Bps": "B/s"}  # fmt: skip
+         "node_bandwidth_Bps": "B/s", "burst_B": "B"}  # fmt: skip
 INSIDE = ("latency_s", "bandwidth_Bps")
 
 
@@ -91,18 +100,19 @@ def _calibrate(
     launch.agree(comm, None, experiment.deadline_s)
     hosts = launch.texts(comm, environment()["host"], experiment.deadline_s)
     found = _messages(comm, hosts, repetitions, experiment.deadline_s)
+    words = _habits(comm, hosts, found, repetitions, experiment.deadline_s)
     found |= _alone(comm, np.dtype(experiment.dtype), repetitions)
     own = [_step_seconds(experiment, batch, rank, size, repetitions) for batch in batches]
     slowest = gather(comm, np.array(own).ravel(), experiment.deadline_s).max(axis=0)
     if rank == 0:
         per_batch = slowest.reshape(len(batches), repetitions)
         steps = {b: Measured.of(row.tolist()) for b, row in zip(batches, per_batch, strict=True)}
-        print(tables.render(COLUMNS, _rows(found, steps), arguments.format))
+        rows = [*_rows(found, steps), *({"quantity": k, "value": v} for k, v in words.items())]
+        print(tables.render(COLUMNS, rows, arguments.format))
         if arguments.output is not None:
             path = Path(arguments.output)
-            text = _network(path.stem, found, hosts).toml() + _notes(
-                found, steps, experiment, hosts
-            )
+            links = _network(path.stem, found, hosts).with_(**words)
+            text = links.toml() + _notes(found, steps, experiment, hosts)
             path.write_text(text, encoding="utf-8")
     return 0
 
@@ -140,7 +150,29 @@ def _pair(
     }
     if not prefix:
         found |= {"overhead_s": overhead, "eager_limit_B": Measured(limit, limit, limit, 1)}
+        middle = ping_pong(comm, peer, first, BURST_BYTES, repetitions, deadline)
+        speed = found["bandwidth_Bps"].value
+        saved = Measured.of([half * speed + BURST_BYTES - s * speed for s in middle.half_s])
+        if saved.low > LEAST_BURST:
+            found["burst_B"] = saved
     return found
+
+
+def _habits(
+    comm: Any, hosts: list[str], found: dict[str, Measured], repetitions: int, deadline: float
+) -> dict[str, str]:
+    """How messages between hosts get in each other's way; on rank 0, which alone has `found`."""
+    words: dict[str, str] = {}
+    rank, away = comm.Get_rank(), [r for r, host in enumerate(hosts) if host != hosts[0]]
+    others = list({hosts[r]: r for r in reversed(away)}.values())[::-1][:2]
+    if len(others) == 2 and rank in (0, *others):
+        ends_of_both = fan_out(comm, 0, others, SHARED_BYTES, repetitions, deadline)
+        if rank == 0:
+            alone = SHARED_BYTES / found["bandwidth_Bps"].value
+            first = statistics.median(min(ends) for ends in ends_of_both)
+            words["sharing"] = "fair" if first > BETWEEN * alone else "fifo"
+    gather(comm, [0.0], deadline)  # the others wait
+    return words
 
 
 def _alone(comm: Any, dtype: np.dtype, repetitions: int) -> dict[str, Measured]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from allreduce.algorithms import ALGORITHMS, build
 from allreduce.errors import AllreduceError
-from allreduce.network import DUPLEX, PRESETS, PROGRESS, Network, network
+from allreduce.network import DUPLEX, PRESETS, PROGRESS, SHARING, Network, network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
 from allreduce.simulate_goal import goal
@@ -19,6 +19,7 @@ from mpisgd.predict import quantities
 from mpisgd.sizes import parse_rate, parse_size, parse_sizes
 from mpisgd.tables import FORMATS, render
 
+MOST_RANKS = 8192  # as with `train --virtual`: the transfers of a ring grow with the square
 THOUSAND = 1000  # a bare K, M, G is decimal here: 102M is the 102e6 bytes of the DaSGD paper
 
 COLUMNS = (
@@ -83,6 +84,11 @@ OVERRIDES: dict[str, Override] = {
     "--overhead": Override("overhead_s", _time, "of a rank for a message, as 1us"),
     "--look-time": Override("look_s", _time, "of a computing rank for a look, as 2us"),
     "--duplex": Override("duplex", _word, f"of all links: {' or '.join(DUPLEX)}"),
+    "--rendezvous-duplex": Override(
+        "rendezvous_duplex", _word, f"of two ranks' long messages: {' or '.join(DUPLEX)}"
+    ),
+    "--sharing": Override("sharing", _word, f"of a link: {' or '.join(SHARING)}"),
+    "--burst": Override("burst_B", _limit, "what an idle port lets pass at once, as 18K"),
     "--eager-limit": Override("eager_limit_B", _limit, "longer messages shake hands, as 64KiB"),
     "--noise": Override("noise", _number, "sigma of the lognormal factor on a message's time"),
     "--progress": Override("progress", _word, f"{' or '.join(PROGRESS)}"),
@@ -133,15 +139,21 @@ def _network(arguments: argparse.Namespace) -> Network:
         text = getattr(arguments, option[2:].replace("-", "_"))
         if text is not None:
             changes[override.field] = override.parse(text, option)
-    return network(arguments.network).with_(**changes)
+    try:
+        return network(arguments.network).with_(**changes)
+    except AllreduceError as mistake:
+        raise UsageError("--network", arguments.network, str(mistake)) from None
 
 
 def _cases(arguments: argparse.Namespace, chosen: Network) -> Iterator[tuple[Schedule, int]]:
     names = list(ALGORITHMS) if arguments.algorithm == "all" else arguments.algorithm.split(",")
     sizes = parse_sizes(arguments.bytes, "--bytes", thousand=THOUSAND)
     for name in dict.fromkeys(names):
-        for ranks in quantities.ranks("--ranks", arguments.ranks):
-            schedule = build(name.strip(), ranks, chosen.nodes(ranks))
+        for ranks in quantities.ranks("--ranks", arguments.ranks, MOST_RANKS):
+            try:
+                schedule = build(name.strip(), ranks, chosen.nodes(ranks))
+            except AllreduceError as mistake:
+                raise UsageError("--algorithm", arguments.algorithm, str(mistake)) from None
             for size in sizes:
                 yield schedule, size
 
@@ -174,10 +186,10 @@ class Conditions(NamedTuple):
 
 def _conditions(arguments: argparse.Namespace) -> Conditions:
     seed = quantities.whole("--seed", arguments.seed, low=0)
-    repetitions = quantities.whole("--repetitions", arguments.repetitions)
+    repetitions = quantities.whole("--repetitions", arguments.repetitions, high=1e6)
     every = arguments.look_every
     return Conditions(
-        quantities.whole("--chunks", arguments.chunks),
+        quantities.whole("--chunks", arguments.chunks, high=256),
         range(seed, seed + repetitions),
         quantities.duration("--skew", arguments.skew),
         None if every is None else quantities.duration("--look-every", every, open_low=True),

@@ -50,6 +50,15 @@ CHANGES = {
     "--overhead": ("1us", SERVERS),
     "--look-time": ("5us", COMPUTING),
     "--duplex": ("half", SERVERS),
+    "--rendezvous-duplex": ("half", ("--ranks", "2", "--ranks-per-node", "1")),
+    "--sharing": (
+        "fair",
+        ("--algorithm", "tree", "--ranks", "4", "--ranks-per-node", "1", "--bytes", "64KiB"),
+    ),
+    "--burst": (
+        "18K",
+        ("--ranks", "2", "--ranks-per-node", "1", "--bytes", "64KiB", "--uplink", "90Gbps"),
+    ),
     "--eager-limit": ("1K", SERVERS),
     "--noise": ("0.2", SERVERS),
     "--progress": ("perfect", COMPUTING),

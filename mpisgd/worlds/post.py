@@ -7,12 +7,14 @@ plays the events in order of time (first come, first served at equal times) and 
 import heapq
 from collections import deque
 from collections.abc import Callable, Generator
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from allreduce.errors import Stalled
-from allreduce.network import Network, paths
+from allreduce.network import Network, bursts, paths
+from allreduce.simulate_links import Fair, Queues
 
 Process = Generator[None, None, None]
 
@@ -32,7 +34,9 @@ class Post:
         self._count = 0
         self._open: set[Desk] = set()
         self._routes: dict[tuple[int, int], tuple[float, list[tuple[int, float]]]] = {}
-        self._taken: dict[int, float] = {}  # until when a link is busy
+        credit = bursts(network, ranks)
+        self._queues = Queues(credit)
+        self._fair = Fair(credit) if network.sharing == "fair" else None
         self._random = np.random.default_rng((seed, 0x6C74))
 
     def desk(self, rank: int) -> "Desk":
@@ -129,17 +133,31 @@ class Post:
         return found
 
     def _hop(self, parcel: "_Parcel") -> None:
-        """It queues at its next link, and goes on to the one after it when it is served."""
+        """It queues at its next link, and goes on to the one after it when it is served; or it
+        begins to share them all."""
+        if self._fair is not None:
+            self._fair.add(parcel, parcel.links, parcel.nbytes, self.now)
+            self.at(self.now, self._pass, self._fair.version)
+            return
         while parcel.at < len(parcel.links):
             link, cost = parcel.links[parcel.at]
-            begins = max(self.now, self._taken.get(link, 0.0))
-            ends = self._taken[link] = begins + cost * parcel.nbytes
+            begins, ends = self._queues.hop(link, cost, parcel.nbytes, self.now)
             parcel.end = max(parcel.end, ends)
             parcel.at += 1
             if begins > self.now and parcel.at < len(parcel.links):
                 self.at(begins, self._hop, parcel)
                 return
         self.at(parcel.end + parcel.latency, _put, parcel.put)
+
+    def _pass(self, version: int) -> None:
+        """What has got through shared links arrives, unless something has changed since."""
+        fair = self._fair
+        if fair is None or version != fair.version:
+            return
+        for parcel in fair.finished(self.now):
+            self.at(self.now + parcel.latency, _put, parcel.put)
+        if (end := fair.next_end()) < inf:
+            self.at(end, self._pass, fair.version)
 
 
 class Desk:
