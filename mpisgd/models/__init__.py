@@ -17,6 +17,39 @@ MODELS = {
     "softmax": "mpisgd.models.mlp:build_softmax",
     "mlp": "mpisgd.models.mlp:build_mlp",
     "quadratic": "mpisgd.models.quadratic:build_quadratic",
+    "mnist-cnn": "mpisgd.models.cnn:build_mnist_cnn",
+    "resnet8": "mpisgd.models.cnn:build_resnet8",
+    "resnet20": "mpisgd.models.cnn:build_resnet20",
+    "torch:mlp": "mpisgd.models.torch_model:build_mlp",
+    "torch:cnn": "mpisgd.models.torch_model:build_cnn",
+    "torch:pixelcnn": "mpisgd.models.torch_model:build_pixelcnn",
+    "torch:googlenet-cifar": "mpisgd.models.torch_model:build_net",
+    "torch:vgg16-cifar": "mpisgd.models.torch_model:build_net",
+    "torch:resnet50-cifar": "mpisgd.models.torch_model:build_net",
+    "torch:resnet101-cifar": "mpisgd.models.torch_model:build_net",
+    "torch:densenet121-cifar": "mpisgd.models.torch_model:build_net",
+    "torch:mobilenetv2-cifar": "mpisgd.models.torch_model:build_net",
+    "torch:resnext29-cifar": "mpisgd.models.torch_model:build_net",
+    "torch:dpn92-cifar": "mpisgd.models.torch_model:build_net",
+    "torch:googlenet": "mpisgd.models.torch_model:build_net",
+    "torch:vgg16": "mpisgd.models.torch_model:build_net",
+    "torch:resnet50": "mpisgd.models.torch_model:build_net",
+    "torch:resnet101": "mpisgd.models.torch_model:build_net",
+    "torch:densenet121": "mpisgd.models.torch_model:build_net",
+    "torch:mobilenetv2": "mpisgd.models.torch_model:build_net",
+    "torch:resnext50": "mpisgd.models.torch_model:build_net",
+    "torch:dpn92": "mpisgd.models.torch_model:build_net",
+    "torch:inception3": "mpisgd.models.torch_model:build_net",
+}
+
+# The models that `--hidden` is for, with its default: units of layers, channels of convolutions,
+# the first width of a residual network.
+HIDDEN: dict[str, tuple[int, ...]] = {
+    "mlp": (64,),
+    "mnist-cnn": (16, 16, 32, 32),  # the paper says how many layers, not how wide
+    "resnet8": (16,),
+    "resnet20": (16,),
+    "torch:mlp": (64,),
 }
 
 # Called with the share of the step that is done, in 0 .. 1, never falling; the last call says 1.0.
@@ -72,7 +105,8 @@ class Model(Protocol):
 class ModelOptions:
     """What models can be told; each takes what concerns it."""
 
-    hidden: tuple[int, ...] = (64,)  # mlp: units of each hidden layer
+    name: str = ""  # which row of the table it is, where one function builds several
+    hidden: tuple[int, ...] | None = None  # those of HIDDEN; None: its default
     rank: int = 0  # quadratic: whose optimum and curvature
     size: int = 1  # quadratic: ranks whose mean is the objective
     seed: int = 0  # quadratic: draws optima and curvatures
@@ -86,4 +120,4 @@ def build(name: str, dataset: Dataset, **options: Any) -> Model:
 
     Raises UsageError for an unknown name, an option out of range, a data set it cannot learn.
     """
-    return resolve(MODELS, name, "--model")(dataset, ModelOptions(**options))
+    return resolve(MODELS, name, "--model")(dataset, ModelOptions(name, **options))

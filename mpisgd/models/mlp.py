@@ -6,7 +6,7 @@ import numpy as np
 
 from mpisgd.data import Dataset
 from mpisgd.errors import UsageError
-from mpisgd.models import ModelOptions, Progress, Ready, Sums
+from mpisgd.models import HIDDEN, ModelOptions, Progress, Ready, Sums
 from mpisgd.models.layers import Meter, Scratch, cross_entropy, multiply
 from mpisgd.parameters import Parameters
 
@@ -127,12 +127,13 @@ def build_softmax(dataset: Dataset, options: ModelOptions) -> MLP:
 
 def build_mlp(dataset: Dataset, options: ModelOptions) -> MLP:
     """An MLP with `hidden` layers. Raises UsageError for a layer without units."""
-    if not options.hidden or min(options.hidden) < 1:
-        shown = ",".join(map(str, options.hidden))
+    hidden = HIDDEN["mlp"] if options.hidden is None else options.hidden
+    if not hidden or min(hidden) < 1:
+        shown = ",".join(map(str, hidden))
         raise UsageError(
             "--hidden", shown, "whole numbers >= 1, as in 64,32 (no hidden layer: --model softmax)"
         )
-    return MLP("mlp", dataset.features, options.hidden, _classes("mlp", dataset))
+    return MLP("mlp", dataset.features, hidden, _classes("mlp", dataset))
 
 
 def _classes(model: str, dataset: Dataset) -> int:

@@ -1,0 +1,99 @@
+"""Batch normalisation (Ioffe and Szegedy 2015), with what evaluation needs to know of all data."""
+
+import numpy as np
+
+from mpisgd.models.layer import Layer, Pass
+from mpisgd.models.planes import WORKSPACE, Array, Planes, module_of, to_host
+from mpisgd.parameters import Parameters
+
+EPSILON = 1e-5
+# Least weight of a new batch in the remembered statistics. The first batches weigh what they are
+# of all samples so far: the statistics never hold anything of their starting values.
+MOMENTUM = 0.1
+
+
+class BatchNormalisation(Layer):
+    """y[k] = scale[k] * (x[k] - mean[k]) / sqrt(variance[k] + epsilon) + shift[k].
+
+    Mean and variance over the samples and pixels of the batch; when not learning, the remembered
+    ones. `scale`, `shift`: (channels,). Remembers `mean`, `variance` (unbiased): (channels,), and
+    `count`: (1,), the samples it has seen. `x` is overwritten.
+    """
+
+    def __init__(self, name: str, channels: int):
+        super().__init__(name)
+        self.shapes = {f"{name}.scale": (channels,), f"{name}.shift": (channels,)}
+        self.statistics = {
+            f"{name}.mean": (channels,),
+            f"{name}.variance": (channels,),
+            f"{name}.count": (1,),
+        }
+        self._x: Planes
+        self._inverse: Array
+
+    def initialise(self, parameters: Parameters, generator: np.random.Generator) -> None:
+        """Scales one, shifts zero."""
+        parameters[f"{self.name}.scale"][...] = 1
+        parameters[f"{self.name}.shift"][...] = 0
+
+    def forward(self, x: Planes, run: Pass) -> Planes:
+        if not run.learning:
+            return self._apply(x, run)
+        mean = x.matrix.sum(axis=1) / x.pixels
+        np.subtract(x.matrix, mean[:, None], out=x.matrix)
+        x.clear()
+        variance = _dots(x.matrix, x.matrix) / x.pixels
+        self._remember(mean, variance, x, run)
+        self._x, self._inverse = x, 1 / np.sqrt(variance + EPSILON)
+        shape = (x.channels, x.rows, x.height, x.width)
+        y = WORKSPACE.planes(f"{self.name}.output", *shape, x.flat)
+        factor = run.parameters[f"{self.name}.scale"] * self._inverse
+        np.multiply(x.matrix, factor[:, None], out=y.matrix)
+        np.add(y.matrix, run.parameters[f"{self.name}.shift"][:, None], out=y.matrix)
+        y.clear()
+        return y
+
+    def backward(self, slope: Planes, run: Pass) -> Planes:
+        x, inverse = self._x, self._inverse
+        by_shift = slope.matrix.sum(axis=1)
+        by_scale = _dots(slope.matrix, x.matrix) * inverse
+        run.slope(f"{self.name}.shift")[...] = by_shift
+        run.slope(f"{self.name}.scale")[...] = by_scale
+        factor = run.parameters[f"{self.name}.scale"] * inverse
+        np.multiply(slope.matrix, factor[:, None], out=slope.matrix)
+        # What the batch's mean and variance take back; x is not needed any more.
+        np.multiply(x.matrix, (factor * inverse * by_scale / x.pixels)[:, None], out=x.matrix)
+        np.subtract(slope.matrix, x.matrix, out=slope.matrix)
+        np.subtract(slope.matrix, (factor * by_shift / x.pixels)[:, None], out=slope.matrix)
+        slope.clear()
+        return slope
+
+    def _apply(self, x: Planes, run: Pass) -> Planes:
+        """With the remembered statistics, in place."""
+        assert run.statistics is not None
+        module, dtype = module_of(x.flat), x.flat.dtype
+        mean = module.asarray(run.statistics[f"{self.name}.mean"], dtype)
+        variance = module.asarray(run.statistics[f"{self.name}.variance"], dtype)
+        factor = run.parameters[f"{self.name}.scale"] / np.sqrt(variance + EPSILON)
+        offset = run.parameters[f"{self.name}.shift"] - mean * factor
+        np.multiply(x.matrix, factor[:, None], out=x.matrix)
+        np.add(x.matrix, offset[:, None], out=x.matrix)
+        x.clear()
+        return x
+
+    def _remember(self, mean: Array, variance: Array, x: Planes, run: Pass) -> None:
+        if run.statistics is None:
+            return
+        count = run.statistics[f"{self.name}.count"]
+        count += x.rows
+        weight = max(MOMENTUM, x.rows / float(count[0]))
+        unbiased = x.pixels / max(1, x.pixels - 1)
+        for kind, new in (("mean", to_host(mean)), ("variance", to_host(variance) * unbiased)):
+            kept = run.statistics[f"{self.name}.{kind}"]
+            kept *= 1 - weight
+            kept += weight * new
+
+
+def _dots(one: Array, other: Array) -> Array:
+    """The scalar products of the rows: (channels,)."""
+    return np.matmul(one[:, None, :], other[:, :, None])[:, 0, 0]
