@@ -36,7 +36,8 @@ trap 'heard=yes' TERM
 
 mpiexec -n 8 \
     mpisgd train --algorithm=dasgd --tau=4 --delay=3 --hidden=64 --batch=8 --epochs=20.0 --seed=2 \
-    --scaling=weak --output=results/cpu/dasgd-butterfly-8ranks-seed2-bf9ba7c9.h5 --overwrite &
+    --scaling=weak --output=results/cpu/dasgd-butterfly-8ranks-seed2-bf9ba7c9.h5 --resume=auto \
+    --checkpoint-every=5min &
 ranks=${ranks:-$!}
 # A signal ends `wait` early, and then says nothing of the ranks.
 while heard=; wait "$ranks"; code=$?; [ -n "$heard" ]; do :; done

@@ -38,7 +38,8 @@ trap 'heard=yes' TERM
 mpiexec -n 256 \
     mpisgd train --algorithm=dasgd --tau=4 --delay=3 --allreduce=halving-doubling \
     --hidden=256,256 --batch=1 --steps=200 --seed=2 --evaluate-every=0 --scaling=strong \
-    --output=results/scaling-strong/dasgd-halving-doubling-256ranks-seed2-0374f8d4.h5 --overwrite &
+    --output=results/scaling-strong/dasgd-halving-doubling-256ranks-seed2-0374f8d4.h5 \
+    --resume=auto --checkpoint-every=5min &
 ranks=${ranks:-$!}
 # A signal ends `wait` early, and then says nothing of the ranks.
 while heard=; wait "$ranks"; code=$?; [ -n "$heard" ]; do :; done

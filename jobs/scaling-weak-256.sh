@@ -38,7 +38,8 @@ trap 'heard=yes' TERM
 srun --mpi=pmi2 --ntasks=256 --cpus-per-task=1 --kill-on-bad-exit=1 \
     mpisgd train --algorithm=dasgd --tau=4 --delay=3 --allreduce=halving-doubling \
     --hidden=256,256 --steps=200 --seed=2 --evaluate-every=0 --scaling=weak \
-    --output=results/scaling-weak/dasgd-halving-doubling-256ranks-seed2-8db44b79.h5 --overwrite &
+    --output=results/scaling-weak/dasgd-halving-doubling-256ranks-seed2-8db44b79.h5 --resume=auto \
+    --checkpoint-every=5min &
 ranks=${ranks:-$!}
 # A signal ends `wait` early, and then says nothing of the ranks.
 while heard=; wait "$ranks"; code=$?; [ -n "$heard" ]; do :; done

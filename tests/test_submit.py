@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from mpisgd import train
 from mpisgd.algorithms import ALGORITHMS
+from mpisgd.arguments import from_arguments
 from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment, from_arguments
+from mpisgd.experiment import Experiment
 from mpisgd.submit import command, grid, script
 from mpisgd.submit.runs import GridRun
 
@@ -194,11 +195,11 @@ def test_the_words_of_a_run_make_its_experiment(experiment):
     words = GridRun(experiment).words("-o ut.h5")
     read = TRAIN.parse_args(words[1:])
     assert from_arguments(read) == experiment
-    assert (words[0], read.output, read.virtual, read.overwrite) == (
+    assert (words[0], read.output, read.virtual, read.resume) == (
         "train",
         "-o ut.h5",
         None,
-        True,
+        "auto",
     )
     assert TRAIN.parse_args(GridRun(experiment, True).words("o")[1:]).virtual == "1"
 

@@ -18,6 +18,7 @@ DATASETS = {
     "fashion-mnist": "mpisgd.data.idx:load_idx",
     "idx": "mpisgd.data.idx:load_idx",
     "cifar10": "mpisgd.data.cifar:load_cifar10",
+    "arrays": "mpisgd.data.arrays:load_arrays",
     "synthetic": "mpisgd.data.synthetic:load_blobs",
     "noise": "mpisgd.data.synthetic:load_noise",
 }

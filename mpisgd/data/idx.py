@@ -45,6 +45,10 @@ def load_idx(name: str, options: DataOptions) -> Dataset:
     largest = int(max(train_targets.max(), test_targets.max()))
     if name != "idx" and largest > 9:
         raise UsageError(f"label {largest} in {path}", None, f"{name} has the labels 0 to 9")
+    known = int(train_targets.max())
+    if name == "idx" and "t10k" in pairs and largest > known:
+        allowed = f"the training labels end at {known}, so that no model could learn it"
+        raise UsageError(f"test label {largest} in {path}", None, allowed)
     dataset = Dataset(
         name=name,
         train_inputs=train_inputs[:, None],

@@ -7,9 +7,9 @@ from typing import Any
 
 from mpisgd import launcher, tables
 from mpisgd.errors import UsageError
+from mpisgd.submit import estimate, local, queue, script
 from mpisgd.submit import folder as folders
 from mpisgd.submit import grid as grids
-from mpisgd.submit import local, queue, script
 from mpisgd.submit.folder import Found, State
 
 COLUMNS = ("run", "algorithm", "allreduce", "ranks", "batch", "seed", "state", "job", "file")
@@ -105,7 +105,15 @@ def _print(
 ) -> None:
     """The table of all runs: `file` is the result where there is one, else script or log."""
     rows = []
-    for run, each in zip(grid.runs, found, strict=True):
+    columns: tuple[Any, ...] = COLUMNS
+    predicted: list[float] = []
+    if len({run.experiment.model for run in grid.runs}) > 1:
+        columns = (COLUMNS[0], "model", *COLUMNS[1:])
+    if grid.cluster is not None:
+        predicted = [estimate.seconds(run, grid.cluster) for run in grid.runs]
+        columns = (*columns[:-1], tables.Column("predicted_s", ".4g"), COLUMNS[-1])
+        print(f"mpisgd submit: {estimate.summary(grid.runs, grid.cluster)}", file=sys.stderr)
+    for i, (run, each) in enumerate(zip(grid.runs, found, strict=True)):
         ending = "log" if arguments.local else "sh"
         if each.state == State.FINISHED:
             ending = "h5"
@@ -113,9 +121,11 @@ def _print(
             {
                 **{name: getattr(run.experiment, name) for name in COLUMNS[1:6]},
                 "run": run.name,
+                "model": run.experiment.model,
                 "state": each.slurm_state or str(each.state),
                 "job": each.job,
                 "file": str(folder / f"{run.name}.{ending}"),
+                **({"predicted_s": predicted[i]} if predicted else {}),
             }
         )
-    print(tables.render(COLUMNS, rows, arguments.format), flush=True)
+    print(tables.render(columns, rows, arguments.format), flush=True)

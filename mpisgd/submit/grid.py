@@ -11,6 +11,9 @@ ranks = [1, 2, 4]
 [[exclude]]                    # runs that match all of these are left out
 tau = 2
 ranks = 4
+[predict]                      # what the runs will cost, by the model of `mpisgd predict`
+device = "titanx"
+network = "eth20-pcie3"
 """
 
 import math
@@ -22,13 +25,13 @@ from typing import Any, NamedTuple
 from mpisgd import train
 from mpisgd.algorithms import ALGORITHMS
 from mpisgd.algorithms import OPTIONS as TAKES
-from mpisgd.errors import UsageError
+from mpisgd.errors import UsageError, nearest
 from mpisgd.experiment import Experiment, flag, from_file
 from mpisgd.options import Kind, one_of, switch, whole
-from mpisgd.submit import settings
+from mpisgd.submit import estimate, settings
 from mpisgd.submit.runs import GridRun
 
-KEYS = ("scaling", "options", "runs", "exclude", "slurm")
+KEYS = ("scaling", "options", "runs", "exclude", "slurm", "predict")
 MOST_RUNS = 10_000
 # What a grid takes beside the options of `mpisgd train`.
 MORE: dict[str, tuple[str, Kind, Any]] = {
@@ -52,11 +55,12 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """The runs of a grid file, each once, in its order, and its [slurm] table."""
+    """The runs of a grid file, each once, in its order, and its [slurm] and [predict] tables."""
 
     path: str
     runs: tuple[GridRun, ...]
     settings: settings.Settings | None
+    cluster: estimate.Cluster | None = None
 
 
 def read(path: str) -> Grid:
@@ -81,7 +85,12 @@ def read(path: str) -> Grid:
     if "slurm" in table:
         slurm = settings.read(f"{path}: slurm.", _table(path, "slurm", table["slurm"]))
         _check_shapes(path, slurm, runs)
-    return Grid(path, runs, slurm)
+    cluster = None
+    if "predict" in table:
+        place = f"{path}: predict"
+        cluster = estimate.read(place, _table(path, "predict", table["predict"]))
+        estimate.check(place, cluster, runs)
+    return Grid(path, runs, slurm, cluster)
 
 
 def _options() -> dict[str, tuple[str, Kind, Any]]:
@@ -133,7 +142,8 @@ def _choices(place: str, table: Mapping[str, Any]) -> Choices:
             raise UsageError(where, None, "stands at the top of the file, for all its runs")
         if key not in OPTIONS:
             names = {flag(o) for o in fields(Experiment) if o.metadata} | set(MORE)
-            allowed = f"no such option; there are {', '.join(sorted(names - {'scaling'}))}"
+            there = sorted(names - {"scaling"})
+            allowed = f"no such option; there are {', '.join(there)}{nearest(key, there)}"
             raise UsageError(where, None, allowed)
         name, kind, _ = OPTIONS[key]
         if name in choices:
@@ -226,6 +236,7 @@ def _run(path: str, place: str, scaling: str, values: Values) -> GridRun:
     try:
         experiment = Experiment.read({**given, "scaling": scaling})
         train.check_world(experiment, virtual)
+        experiment.resolved(ranks, 1)  # what the number of ranks does not allow
     except UsageError as mistake:
         foreign = set(given) & set().union(*TAKES.values()) - set(TAKES[str(given["algorithm"])])
         raise UsageError(f"{place}: {mistake}" + (f"; {FOR_ONE}" if foreign else "")) from None

@@ -12,8 +12,10 @@ from typing import Any
 
 from mpisgd.experiment import Experiment, flag
 
-# How a run is begun again after an earlier try: from the start. What continues one goes here.
-AGAIN = ("--overwrite",)
+# A run that was tried before goes on from its newest checkpoint. One a few minutes is cheap, and
+# bounds what the death of a node can cost.
+AGAIN = ("--resume=auto", "--checkpoint-every=5min")
+ANEW = ("--overwrite",)  # what cannot be saved begins at the start
 DEPENDS_ON_DATA = ("steps", "evaluate_every")
 
 
@@ -45,7 +47,8 @@ class GridRun:
         words = ["train", *option_words(self.experiment)]
         if self.virtual:
             words.append(f"--virtual={self.experiment.ranks}")
-        return [*words, f"--output={output}", *AGAIN]
+        saved = self.virtual or (self.experiment.servers or 1) == 1
+        return [*words, f"--output={output}", *(AGAIN if saved else ANEW)]
 
     def difference(self, config: Mapping[str, Any], virtual: bool) -> str | None:
         """The first option in which a result's `config` is not this run's; None when it is."""

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, fields
 from datetime import time
 from typing import Any
 
-from mpisgd.errors import UsageError
+from mpisgd.errors import UsageError, nearest
 from mpisgd.options import Kind, one_of, switch, whole
 
 LAUNCHERS = ("srun --mpi=pmi2", "srun --mpi=pmix", "mpiexec")
 # minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on, as sbatch(1) has them.
 TIME = re.compile(r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d+(:\d+){0,2}", re.ASCII)
+LONGEST_S = 366 * 86400
 SECONDS = {
     (False, 1): (60,), (False, 2): (60, 1), (False, 3): (3600, 60, 1),
     (True, 2): (86400, 3600), (True, 3): (86400, 3600, 60), (True, 4): (86400, 3600, 60, 1),
@@ -54,11 +55,12 @@ def _limit() -> Kind:
     def parse(value: Any) -> str:
         if not isinstance(value, str | int | time) or isinstance(value, bool):
             raise ValueError
-        if not TIME.fullmatch(str(value)) or seconds(str(value)) == 0:
+        if not TIME.fullmatch(str(value)) or not 0 < seconds(str(value)) <= LONGEST_S:
             raise ValueError
         return str(value)
 
-    return Kind('a time limit as sbatch reads it, such as "30" (minutes) or "1-12:00:00"', parse)
+    known = 'a time limit as sbatch reads it, such as "30" (minutes) or "1-12:00:00"'
+    return Kind(f"{known}, at most {LONGEST_S // 86400} days", parse)
 
 
 def _set(default: Any, kind: Kind) -> Any:
@@ -114,9 +116,8 @@ def read(place: str, table: Mapping[str, Any]) -> Settings:
     values = {}
     for key, value in table.items():
         if key not in known:
-            raise UsageError(
-                f"{place}{key}", None, f"no such setting; there are {', '.join(known)}"
-            )
+            allowed = f"no such setting; there are {', '.join(known)}{nearest(key, known)}"
+            raise UsageError(f"{place}{key}", None, allowed)
         values[known[key].name] = known[key].metadata["kind"].read(f"{place}{key}", value)
     if "launcher" not in values:
         allowed = f"say which starts your MPI: {', '.join(LAUNCHERS)}"

@@ -7,7 +7,7 @@ BLOCKS = (6, 12, 24, 16)
 
 
 def _dense_layer() -> Node:
-    body = (Norm(), Conv(4 * GROWTH, 1), Conv(GROWTH, 3, padding=1, norm=False))
+    body = (Norm(), Conv(4 * GROWTH, 1), Conv(GROWTH, 3, padding=1, norm=False, relu=False))
     return Concat(((), body))
 
 
@@ -20,7 +20,7 @@ def _body() -> Chain:
         chain.append(Norm())
         if stage < len(BLOCKS) - 1:
             channels //= 2
-            chain += [Conv(channels, 1, norm=False), Pool(2, 2)]
+            chain += [Conv(channels, 1, norm=False, relu=False), Pool(2, 2, mean=True)]
     return tuple(chain)
 
 
@@ -33,5 +33,5 @@ def imagenet() -> Net:
 
 def cifar() -> Net:
     """32x32, pytorch-cifar: a 3x3 stem that has no normalisation of its own."""
-    chain = (Conv(64, 3, padding=1, norm=False), *_body(), Pool(0), Full(10))
+    chain = (Conv(64, 3, padding=1, norm=False, relu=False), *_body(), Pool(0), Full(10))
     return Net("densenet121-cifar", (3, 32, 32), chain, "pytorch-cifar")

@@ -19,12 +19,12 @@ def imagenet() -> Net:
         for block in range(count):
             stride = 2 if stage and not block else 1
             body = (
-                *_pre(Conv(width, 1, norm=False)),
-                *_pre(Conv(width, 3, stride, 1, GROUPS, norm=False)),
-                *_pre(Conv(residual + growth, 1, norm=False)),
+                *_pre(Conv(width, 1, norm=False, relu=False)),
+                *_pre(Conv(width, 3, stride, 1, GROUPS, norm=False, relu=False)),
+                *_pre(Conv(residual + growth, 1, norm=False, relu=False)),
             )
-            project = _pre(Conv(residual + 2 * growth, 1, stride, norm=False))
-            chain.append(Dual((() if block else project, body), residual))
+            project = _pre(Conv(residual + 2 * growth, 1, stride, norm=False, relu=False))
+            chain.append(Dual((() if block else project, body), residual, relu=False))
     chain += [Norm(), Pool(0), Full(1000)]
     return Net("dpn92", (3, 224, 224), tuple(chain), "the authors' MXNet form")
 
@@ -36,8 +36,8 @@ def cifar() -> Net:
         for block in range(count):
             stride = 2 if stage and not block else 1
             out = residual + growth
-            body = (Conv(width, 1), Conv(width, 3, stride, 1, GROUPS), Conv(out, 1))
-            project = (Conv(out, 1, stride),)
+            body = (Conv(width, 1), Conv(width, 3, stride, 1, GROUPS), Conv(out, 1, relu=False))
+            project = (Conv(out, 1, stride, relu=False),)
             chain.append(Dual((() if block else project, body), residual))
     chain += [Pool(0), Full(10)]
     return Net("dpn92-cifar", (3, 32, 32), tuple(chain), "pytorch-cifar")

@@ -13,7 +13,7 @@ def _a(pooled: int) -> Node:
             (Conv(64, 1),),
             (Conv(48, 1), _same(64, 5, 5)),
             (Conv(64, 1), _same(96, 3, 3), _same(96, 3, 3)),
-            (Pool(3, 1, 1), Conv(pooled, 1)),
+            (Pool(3, 1, 1, mean=True), Conv(pooled, 1)),
         )
     )
 
@@ -30,7 +30,7 @@ def _c(width: int) -> Node:
             (Conv(192, 1),),
             (Conv(width, 1), wide, _same(192, 7, 1)),
             (Conv(width, 1), tall, wide, tall, _same(192, 1, 7)),
-            (Pool(3, 1, 1), Conv(192, 1)),
+            (Pool(3, 1, 1, mean=True), Conv(192, 1)),
         )
     )
 
@@ -47,7 +47,7 @@ def _e() -> Node:
             (Conv(320, 1),),
             (Conv(384, 1), split),
             (Conv(448, 1), _same(384, 3, 3), split),
-            (Pool(3, 1, 1), Conv(192, 1)),
+            (Pool(3, 1, 1, mean=True), Conv(192, 1)),
         )
     )
 

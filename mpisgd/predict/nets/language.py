@@ -3,12 +3,13 @@
 A chain is a tuple of nodes. `Conv`, `Pool`, `Full` and `Norm` are layers; `Concat`, `Add` and
 `Dual` join chains that start from the same tensor (an empty chain is the tensor itself).
 `lower` walks a net, infers shapes and returns its layers, in forward order, as `Layer` records.
-Activations, dropout, sums and concatenations have no parameters and, as in PALEO, no cost.
+Activations, sums and concatenations have no parameters and, as in PALEO, no cost; they are told
+for those who build a net to train it. Dropout is left out.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import NamedTuple, TypeAlias
 
 Shape: TypeAlias = tuple[int, int, int]  # channels, height, width
@@ -18,7 +19,7 @@ Chain: TypeAlias = tuple["Node", ...]
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution to `channels`, with a bias or with batch normalisation behind it.
+    """A convolution to `channels`, with a bias or with batch normalisation behind it, then ReLU.
 
     padding: a number, a pair (height, width), or "same" as in PALEO and TensorFlow.
     """
@@ -31,17 +32,20 @@ class Conv:
     bias: bool = False
     norm: bool = True
     name: str = ""
+    relu: bool = True
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Maximum or average pooling; kernel 0 is global. `ceil` rounds the output size up."""
+    """Maximum or, with `mean`, average pooling. kernel 0 is the average of all. `ceil` rounds the
+    output size up."""
 
     kernel: int
     stride: int = 1
     padding: int = 0
     ceil: bool = False
     name: str = ""
+    mean: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,12 @@ class Full:
 
     channels: int
     name: str = ""
+    relu: bool = False
 
 
 @dataclass(frozen=True)
 class Norm:
-    """Batch normalisation by itself: two parameters a channel."""
+    """Batch normalisation by itself, then ReLU: two parameters a channel."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +71,19 @@ class Concat:
 
 @dataclass(frozen=True)
 class Add:
-    """Chains whose outputs are added: all of one shape."""
+    """Chains whose outputs are added: all of one shape. Then ReLU."""
 
     chains: tuple[Chain, ...]
+    relu: bool = True
 
 
 @dataclass(frozen=True)
 class Dual:
-    """Dual path: the first `residual` channels are added, the rest of both is stacked."""
+    """Dual path: the first `residual` channels are added, the rest of both stacked; then ReLU."""
 
     chains: tuple[Chain, Chain]
     residual: int
+    relu: bool = True
 
 
 Node: TypeAlias = Conv | Pool | Full | Norm | Concat | Add | Dual
@@ -84,12 +91,13 @@ Node: TypeAlias = Conv | Pool | Full | Norm | Concat | Add | Dual
 
 @dataclass(frozen=True)
 class Net:
-    """A named network: the shape of one sample and its chain."""
+    """A named network: the shape of one sample and its chain. ReLU is cut off at `ceiling`."""
 
     name: str
     sample: Shape
     chain: Chain
     source: str = ""
+    ceiling: float = inf
 
 
 class Layer(NamedTuple):
@@ -151,15 +159,16 @@ def _walk(chain: Chain, shape: Shape, ends: list[Shape]) -> Iterator[Layer]:
             joined: list[Shape] = []
             for branch in node.chains:
                 yield from _walk(branch, shape, joined)
-            shape = _join(node, joined)
+            shape = joined_shape(node, joined)
         else:
-            layer = _layer(node, shape)
+            layer = layer_of(node, shape)
             yield layer
             shape = layer.outputs
     ends.append(shape)
 
 
-def _join(node: Concat | Add | Dual, shapes: list[Shape]) -> Shape:
+def joined_shape(node: Concat | Add | Dual, shapes: list[Shape]) -> Shape:
+    """The shape of what `node` makes of its chains' outputs."""
     assert len({shape[1:] for shape in shapes}) == 1, (node, shapes)
     channels = [shape[0] for shape in shapes]
     if isinstance(node, Add):
@@ -169,7 +178,8 @@ def _join(node: Concat | Add | Dual, shapes: list[Shape]) -> Shape:
     return (sum(channels) - once, *shapes[0][1:])
 
 
-def _layer(node: Conv | Pool | Full | Norm, shape: Shape) -> Layer:
+def layer_of(node: Conv | Pool | Full | Norm, shape: Shape) -> Layer:
+    """`node` on a tensor of `shape`."""
     if isinstance(node, Norm):
         return Layer("norm", "", shape, shape, parameters=2 * shape[0])
     if isinstance(node, Full):

@@ -17,7 +17,7 @@ ROWS = (
 def _body(inputs: int, expansion: int, channels: int, stride: int, expand: bool) -> Chain:
     wide = inputs * expansion
     first = (Conv(wide, 1),) if expand else ()
-    return (*first, Conv(wide, 3, stride, 1, groups=wide), Conv(channels, 1))
+    return (*first, Conv(wide, 3, stride, 1, groups=wide), Conv(channels, 1, relu=False))
 
 
 def imagenet() -> Net:
@@ -27,10 +27,10 @@ def imagenet() -> Net:
     for expansion, channels, count, first in ROWS:
         for block in range(count):
             body = _body(inputs, expansion, channels, 1 if block else first, expansion > 1)
-            chain += [Add((body, ()))] if block else body
+            chain += [Add((body, ()), relu=False)] if block else body
             inputs = channels
     chain += [Conv(1280, 1), Pool(0), Full(1000)]
-    return Net("mobilenetv2", (3, 224, 224), tuple(chain), "torchvision")
+    return Net("mobilenetv2", (3, 224, 224), tuple(chain), "torchvision", ceiling=6.0)
 
 
 def cifar() -> Net:
@@ -42,8 +42,8 @@ def cifar() -> Net:
         for block in range(count):
             stride = 1 if block or row == 1 else first
             body = _body(inputs, expansion, channels, stride, expand=True)
-            shortcut = () if inputs == channels else (Conv(channels, 1),)
-            chain += [Add((body, shortcut))] if stride == 1 else body
+            shortcut = () if inputs == channels else (Conv(channels, 1, relu=False),)
+            chain += [Add((body, shortcut), relu=False)] if stride == 1 else body
             inputs = channels
     chain += [Conv(1280, 1), Pool(0), Full(10)]
     return Net("mobilenetv2-cifar", (3, 32, 32), tuple(chain), "pytorch-cifar")

@@ -12,8 +12,8 @@ IMAGENET_STEM: Chain = (Conv(64, 7, 2, 3, name="conv1"), Pool(3, 2, 1, name="poo
 
 
 def _bottleneck(width: int, out: int, stride: int, groups: int, project: bool) -> Node:
-    body = (Conv(width, 1), Conv(width, 3, stride, 1, groups), Conv(out, 1))
-    return Add((body, (Conv(out, 1, stride),) if project else ()))
+    body = (Conv(width, 1), Conv(width, 3, stride, 1, groups), Conv(out, 1, relu=False))
+    return Add((body, (Conv(out, 1, stride, relu=False),) if project else ()))
 
 
 def _stages(blocks: tuple[int, ...], width: int, expansion: int, groups: int = 1) -> Chain:
@@ -69,8 +69,8 @@ def resnext29_cifar() -> Net:
     return _cifar("resnext29-cifar", Conv(64, 1), _stages((3, 3, 3), 128, 2, groups=2))
 
 
-def _plain(name: str, channels: int, kernel: int, stride: int = 1) -> Conv:
-    return Conv(channels, kernel, stride, "same", bias=True, norm=False, name=name)
+def _plain(name: str, channels: int, kernel: int, stride: int = 1, relu: bool = True) -> Conv:
+    return Conv(channels, kernel, stride, "same", bias=True, norm=False, name=name, relu=relu)
 
 
 def resnet50_paleo() -> Net:
@@ -84,9 +84,9 @@ def resnet50_paleo() -> Net:
             body = (
                 _plain(label + "2a", width, 1, stride),
                 _plain(label + "2b", width, 3),
-                _plain(label + "2c", 4 * width, 1),
+                _plain(label + "2c", 4 * width, 1, relu=False),
             )
-            shortcut = () if block else (_plain(label + "1", 4 * width, 1, stride),)
+            shortcut = () if block else (_plain(label + "1", 4 * width, 1, stride, relu=False),)
             chain.append(Add((shortcut, body)))
-    chain += [Pool(7, name="pool5"), Full(1000, name="fc1000")]
+    chain += [Pool(7, name="pool5", mean=True), Full(1000, name="fc1000")]
     return Net("resnet50-paleo", (3, 224, 224), tuple(chain), "PALEO")

@@ -15,7 +15,7 @@ def _features(norm: bool) -> Chain:
 
 def imagenet() -> Net:
     """224x224, torchvision: no normalisation, three full layers."""
-    head = (Full(4096), Full(4096), Full(1000))
+    head = (Full(4096, relu=True), Full(4096, relu=True), Full(1000))
     return Net("vgg16", (3, 224, 224), (*_features(False), *head), "torchvision")
 
 

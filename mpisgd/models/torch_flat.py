@@ -1,0 +1,177 @@
+"""A module's parameters, gradients and running statistics as views of flat buffers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from mpisgd.models import Ready
+from mpisgd.parameters import Parameters
+
+LEAST_WEIGHT = 0.1  # of a new batch in running statistics, as in PyTorch
+
+
+class Flat:
+    """The parameters of a module in the flat buffers of others, or in copies on a device.
+
+    `shapes`: name -> shape, in the order in which they lie in the buffers.
+    """
+
+    def __init__(self, module: Any, device: str, arrived: Callable[[str], None]):
+        """arrived(name): called when a parameter's gradient of a backward pass is complete."""
+        self.module, self.device = module, device
+        self.parameters: list[nn.Parameter] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._starts = [0]
+        self._owners: list[str] = []
+        self._arrived = arrived
+        for name, old in list(module.named_parameters()):
+            index = len(self.parameters)
+            owner, _, attribute = name.rpartition(".")
+            parameter = nn.Parameter(torch.empty(0, device=device))
+            parameter.register_post_accumulate_grad_hook(
+                lambda _, index=index, name=name: self._complete(index, name)
+            )
+            setattr(module.get_submodule(owner), attribute, parameter)
+            self.parameters.append(parameter)
+            self.shapes[name] = tuple(old.shape)
+            self._starts.append(self._starts[-1] + old.numel())
+            self._owners.append(owner)
+        self._values: Parameters | None = None
+        self._slopes: Parameters | None = None
+        self._on_device: tuple[Any, Any] = (None, None)
+        self._ready: Ready | None = None
+        self._done = [False] * len(self.parameters)
+        self._top = self._told = len(self.parameters)
+
+    def bind(self, values: Parameters, slopes: Parameters | None, ready: Ready | None) -> None:
+        """Let the module's parameters be `values`, its gradients (which are zero) `slopes`.
+
+        ready: see Model.gradient. On a device: copy the parameters to it.
+        """
+        if values is not self._values or (slopes is not None and slopes is not self._slopes):
+            self._attach(values, slopes or self._slopes)
+        if self._staged:
+            self._on_device[0].copy_(torch.from_numpy(values.flat))
+            if slopes is not None:
+                self._on_device[1].zero_()
+        self._ready = ready
+        self._done = [False] * len(self.parameters)
+        self._top = self._told = len(self.parameters)
+
+    def finish(self) -> None:
+        """After the backward pass: what no hook has delivered, as of layers that were not used."""
+        self._top = 0
+        self._deliver()
+        self._ready = None
+
+    @property
+    def _staged(self) -> bool:
+        return self.device != "cpu"
+
+    def _attach(self, values: Parameters, slopes: Parameters | None) -> None:
+        value = self._home(values, 0)
+        slope = None if slopes is None else self._home(slopes, 1)
+        for i, (parameter, shape) in enumerate(
+            zip(self.parameters, self.shapes.values(), strict=True)
+        ):
+            part = slice(self._starts[i], self._starts[i + 1])
+            # A gradient of another dtype must be gone before the parameter's changes.
+            parameter.grad = None
+            parameter.data = value[part].view(shape)
+            if slope is not None and slope.dtype == value.dtype:
+                parameter.grad = slope[part].view(shape)
+        self._values, self._slopes = values, slopes
+
+    def _home(self, host: Parameters, which: int) -> Any:
+        """The flat tensor that the views lie in."""
+        flat = torch.from_numpy(host.flat)
+        if not self._staged:
+            return flat
+        kept = self._on_device[which]
+        if kept is None or kept.dtype != flat.dtype:
+            kept = torch.empty_like(flat, device=self.device)
+            homes = list(self._on_device)
+            homes[which] = kept
+            self._on_device = homes[0], homes[1]
+        return kept
+
+    def _complete(self, index: int, name: str) -> None:
+        self._done[index] = True
+        while self._top and self._done[self._top - 1]:
+            self._top -= 1
+        self._deliver()
+        self._arrived(name)
+
+    def _deliver(self) -> None:
+        """Tell how far from the end the gradient is final, once a layer."""
+        top = self._top
+        whole = top == 0 or self._owners[top - 1] != self._owners[top]
+        if not whole or top == self._told:
+            return
+        assert self._slopes is not None
+        if self._staged:
+            part = slice(self._starts[top], self._starts[self._told])
+            torch.from_numpy(self._slopes.flat)[part].copy_(self._on_device[1][part])
+        self._told = top
+        if self._ready is not None:
+            self._ready(self._starts[top])
+
+
+class Running:
+    """What a module's batch normalisations remember for evaluation, in one flat buffer.
+
+    `statistics`: NAME.mean and NAME.variance (channels,) and NAME.count (1,), the samples seen,
+    for each normalising layer NAME; float64, which holds float32 as it is.
+    """
+
+    def __init__(self, layers: dict[str, Any], device: str):
+        self.layers, self.device = layers, device
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, layer in layers.items():
+            size = (layer.num_features,)
+            shapes |= {f"{name}.mean": size, f"{name}.variance": size, f"{name}.count": (1,)}
+            layer.num_batches_tracked = None  # it counts batches, which nobody asks for
+        self.statistics = Parameters(shapes, "float64")
+        self._counts = [self.statistics[f"{name}.count"] for name in layers]
+        self._host = torch.from_numpy(self.statistics.flat)
+        self._flat = torch.empty(0)
+        self.reset()
+
+    @classmethod
+    def of(cls, module: Any, device: str) -> "Running | None":
+        """Those of `module`; None if it does not normalise."""
+        layers = {
+            name: part for name, part in module.named_modules() if isinstance(part, nn.BatchNorm2d)
+        }
+        return cls(layers, device) if layers else None
+
+    def reset(self) -> None:
+        """Means zero, variances one, counts zero."""
+        for name, view in self.statistics.views.items():
+            view[...] = name.endswith(".variance")
+
+    def load(self, dtype: Any, rows: int = 0) -> None:
+        """Before the module runs, on a copy of its own dtype; on `rows` samples to learn from.
+
+        A batch counts for a tenth, PyTorch's rule, but the first ones for what they are of all
+        samples so far: nothing of the starting values stays.
+        """
+        if self._flat.dtype != dtype or not self._flat.numel():
+            self._flat = torch.empty_like(self._host, dtype=dtype, device=self.device)
+            start = 0
+            for layer in self.layers.values():
+                middle, stop = start + layer.num_features, start + 2 * layer.num_features
+                layer.running_mean = self._flat[start:middle]
+                layer.running_var = self._flat[middle:stop]
+                start = stop + 1
+        if rows:
+            for count, layer in zip(self._counts, self.layers.values(), strict=True):
+                count += rows
+                layer.momentum = max(LEAST_WEIGHT, rows / float(count[0]))
+        self._flat.copy_(self._host)
+
+    def store(self) -> None:
+        """After the module has learned from a batch: what it remembers now."""
+        self._host.copy_(self._flat)

@@ -1,0 +1,131 @@
+"""What the runs of a grid will cost on a cluster: the [predict] table of a grid file.
+
+    [predict]
+    device = "titanx"            # as mpisgd predict has them
+    network = "eth20-pcie3"
+    samples = 50000              # of an epoch, where runs are counted in epochs
+    peak-share = 0.6             # PALEO's platform percent of peak [1.0]
+
+Seconds of training, without evaluation, start-up and waiting in the queue. Averaging algorithms
+take the times of `mpisgd predict`. Parameter servers, which that does not model, are taken to send
+and receive the shards of all workers one after the other, once a step, behind the gradient.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from mpisgd.algorithms import ALGORITHMS
+from mpisgd.errors import UsageError, nearest
+from mpisgd.predict import costs, devices, epoch, nets, networks, paleo
+from mpisgd.predict.devices import Device
+from mpisgd.predict.nets import small
+from mpisgd.predict.nets.language import Layer, lower
+from mpisgd.predict.networks import Network
+from mpisgd.predict.quantities import number, whole
+from mpisgd.submit.runs import GridRun
+
+KEYS = ("device", "network", "samples", "peak-share")
+# Models without a row in the table of `mpisgd predict`.
+OTHERS = {"mnist-cnn": small.mnist_cnn, "torch:pixelcnn": small.pixelcnn}
+DEFAULT_BUCKET = 256 * 1024.0
+HOUR_S = 3600
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where the runs will run. `samples`: of an epoch, None if all runs are counted in steps."""
+
+    device: Device
+    network: Network
+    samples: int | None = None
+    peak_share: float = 1.0
+
+
+def read(place: str, table: Mapping[str, Any]) -> Cluster:
+    """From a TOML table. UsageError, naming `place` and the key, for what is not allowed."""
+    for key in table:
+        if key not in KEYS:
+            allowed = f"no such key; there are {', '.join(KEYS)}{nearest(key, KEYS)}"
+            raise UsageError(f"{place}.{key}", None, allowed)
+    for key in ("device", "network"):
+        if not isinstance(table.get(key), str):
+            raise UsageError(f"{place}.{key}", table.get(key), "a name, as mpisgd predict has them")
+    samples = table.get("samples")
+    return Cluster(
+        devices.find(table["device"], f"{place}.device"),
+        networks.find(table["network"], f"{place}.network"),
+        None if samples is None else whole(f"{place}.samples", samples),
+        number(f"{place}.peak-share", table.get("peak-share", 1.0), high=1.0, open_low=True),
+    )
+
+
+def check(place: str, cluster: Cluster, runs: Sequence[GridRun]) -> None:
+    """UsageError where the cost of a run cannot be told."""
+    for run in runs:
+        experiment = run.experiment
+        if layers_of(experiment.model) is None:
+            allowed = f"no description of the model {experiment.model}; leave [predict] out"
+            raise UsageError(place, None, allowed)
+        if experiment.steps is None and cluster.samples is None:
+            raise UsageError(f"{place}.samples", None, "say it: runs are counted in epochs")
+        if experiment.delay == "auto":
+            raise UsageError(place, None, "cannot tell the cost of --delay auto; leave it out")
+
+
+def layers_of(model: str) -> tuple[Layer, ...] | None:
+    """The layers of `model`; None if nothing describes it."""
+    if model in OTHERS:
+        return lower(OTHERS[model]())
+    name = model.removeprefix("torch:")
+    return nets.layers(name) if name in nets.NETS and model != name else None
+
+
+def seconds(run: GridRun, cluster: Cluster) -> float:
+    """Predicted seconds of training."""
+    e = run.experiment.resolved(run.experiment.ranks, cluster.samples or 1)
+    layers = layers_of(e.model)
+    assert layers is not None
+    step = paleo.step_time(layers, cluster.device, e.batch, peak_share=cluster.peak_share)
+    nbytes = epoch.gradient_bytes(step.parameters)
+    if e.algorithm not in ALGORITHMS:
+        return (e.steps or 0) * _served_s(step.step_s, nbytes, e, cluster.network)
+
+    def allreduce_s(size: float) -> float:
+        return costs.allreduce_s(_inner(e.allreduce), e.ranks, size, cluster.network)
+
+    if e.algorithm == "minibatch-overlap":
+        parts = epoch.buckets(step, nbytes, e.bucket_bytes or DEFAULT_BUCKET)
+        ready_s = step.forward_s + step.backward_s
+        cost = epoch.overlap_cost(step.step_s, ready_s, parts, allreduce_s, e.ranks)
+    else:
+        delay = e.delay if isinstance(e.delay, int) else 0
+        cost = epoch.averaging_cost(step.step_s, allreduce_s(nbytes), e.ranks, e.tau or 1, delay)
+    return (e.steps or 0) * cost.step_s
+
+
+def summary(runs: Sequence[GridRun], cluster: Cluster) -> str:
+    """One line: what all runs cost together."""
+    times = [seconds(run, cluster) for run in runs]
+    ranks = sum(t * run.experiment.ranks for t, run in zip(times, runs, strict=True))
+    return (
+        f"predicted by a model, not measured: {len(times)} runs of {sum(times) / HOUR_S:.3g} h "
+        f"together, {ranks / HOUR_S:.3g} {cluster.device.name} hours (network "
+        f"{cluster.network.name}); evaluation and waiting not included"
+    )
+
+
+def _inner(allreduce: str) -> str:
+    """The closed form of a schedule: networks know of servers by themselves."""
+    name = allreduce.removeprefix("hierarchical:")
+    return name if name in costs.COSTS else "butterfly"
+
+
+def _served_s(step_s: float, nbytes: float, experiment: Any, network: Network) -> float:
+    """A step's gradient, then the shards of all workers to and from each server in turn."""
+    rate = network.bandwidth_Gbps * 1e9 / 8
+    shard = nbytes / experiment.servers
+    messages = 2 * experiment.workers
+    assert 0 < rate < inf
+    return step_s + messages * (shard / rate + network.latency_s)
