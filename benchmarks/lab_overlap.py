@@ -16,22 +16,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from lab_runs import ALONE, AVERAGES, MODEL, RUNS, TAU, command_python, finished, words
+
 from mpisgd import launcher, tables
 from mpisgd.lab import Lab
 from mpisgd.report.accounting import effective_share
-from mpisgd.store.reader import read
 
-ALONE = "compute alone"
-TAU, DELAY, XI = 4, 3, 0.25
-RUNS = {
-    ALONE: "--algorithm local --tau 1000000",
-    "minibatch": "--algorithm minibatch",
-    "local": f"--algorithm local --tau {TAU}",
-    "dasgd": f"--algorithm dasgd --tau {TAU} --delay {DELAY} --xi {XI}",
-    "dasgd delta": f"--algorithm dasgd --tau {TAU} --delay {DELAY} --merge delta",
-}
-MODEL = "--model mlp --hidden 512,448 --data synthetic"  # 251,402 parameters: 1.006 MB
-STEPS_PER_EPOCH = 4  # whole batches only
 COLUMNS = (
     "mpi", "hosts", "rate", "step_time", "algorithm", "launches",
     tables.Column("step_ms", ".2f"), tables.Column("spread_ms", ".2f"),
@@ -81,31 +71,15 @@ def _options() -> argparse.Namespace:
 
 def _launch(lab: Lab, name: str, options: argparse.Namespace) -> tuple[float, float]:
     """Seconds per step and the effective share of one run, its first rounds left out."""
-    python = command_python(options.mpiexec)
     with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder) / "run.h5")
-        words = [
-            python, "-m", "mpisgd", "train", *RUNS[name].split(), *MODEL.split(),
-            "--batch", str(options.batch),
-            "--data-samples", str(STEPS_PER_EPOCH * options.batch * options.hosts),
-            "--steps", str(options.steps), "--evaluate-every", "0", "--lr", "0.01",
-            "--allreduce", options.allreduce, "--chunks", str(options.chunks),
-            "--progress", options.progress, "--output", file,
-        ]  # fmt: skip
-        if options.step_time:
-            words += ["--step-time", options.step_time]
-        done = lab.run(words, ranks=options.hosts, timeout=120)
+        file = Path(folder) / "run.h5"
+        line = [command_python(options.mpiexec), "-m", "mpisgd", *words(name, options, file)]
+        line += ["--progress", options.progress]
+        done = lab.run(line, ranks=options.hosts, timeout=120)
         if done.returncode:
-            raise SystemExit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
-        with read(file) as run:
-            first = 2 * TAU  # the first two rounds warm up
-            begins = run.steps["start_s"][first]
-            ends = run.steps["start_s"][-1] + run.steps["step_s"][-1]
-            return float((ends - begins).max()) / (options.steps - first), effective_share(run)
-
-
-def command_python(mpiexec: str | None) -> str:
-    return sys.executable if mpiexec is None else str(Path(mpiexec).parent / "python")
+            raise SystemExit(f"{' '.join(line)}\n{done.stdout}{done.stderr}")
+        with finished(file) as (run, step_s):
+            return step_s, effective_share(run)
 
 
 def _rows(
@@ -115,9 +89,9 @@ def _rows(
     alone, every_step = medians[ALONE], medians["minibatch"] - medians[ALONE]
     rows = []
     for name, median in medians.items():
-        averages = 1 if name == "minibatch" else 0 if name == ALONE else TAU
+        averages = AVERAGES.get(name, 1)  # in TAU steps
         # An average takes what mini-batch SGD loses at every step.
-        exposed = (median - alone) * averages
+        exposed = (median - alone) * TAU / averages if averages else 0.0
         rows.append({
             "mpi": launcher.find(options.mpiexec).kind, "hosts": options.hosts,
             "rate": options.rate, "step_time": options.step_time or "real", "algorithm": name,
@@ -125,7 +99,7 @@ def _rows(
             "spread_ms": (max(samples[name]) - min(samples[name])) * 1e3,
             "over_alone": median / alone,
             "hidden_share": 1 - exposed / every_step if averages else None,
-            "effective_steps": shares[name] * (1 if averages < 2 else TAU),
+            "effective_steps": shares[name] * (TAU if averages == 1 else 1),
             "effective_step_ms": median / shares[name] * 1e3,
         })  # fmt: skip
     return rows

@@ -8,6 +8,7 @@ looks all the time, so the clock makes perfect progress. Writes steps-lab.json b
 file. Needs root.
 """
 
+import argparse
 import json
 import sys
 import tempfile
@@ -15,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from lab_model import run_in_lab
-from lab_overlap import ALONE, MODEL, RUNS, STEPS_PER_EPOCH, TAU, command_python
+from lab_runs import ALONE, command_python, finished, words
 
 from mpisgd import tables
 from mpisgd.cli import main as mpisgd
 from mpisgd.lab import Lab
-from mpisgd.store.reader import read
 
 COLUMNS = (
     "mpi", "hosts", "algorithm", "launches", tables.Column("measured_ms", ".2f"),
@@ -51,22 +51,13 @@ def _compare(measured: dict[str, Any]) -> list[dict[str, Any]]:
             name = row["algorithm"]
             if name == ALONE:
                 continue
-            output = str(Path(folder) / f"{name.replace(' ', '-')}.h5")
-            words = [
-                "train", *RUNS[name].split(), *MODEL.split(), "--virtual", str(hosts),
-                "--network", network, "--progress", "perfect", "--step-time", options["step_time"],
-                "--data-samples", str(STEPS_PER_EPOCH * options["batch"] * hosts),
-                "--batch", str(options["batch"]), "--steps", str(options["steps"]),
-                "--evaluate-every", "0", "--lr", "0.01", "--allreduce", options["allreduce"],
-                "--chunks", str(options["chunks"]), "--output", output,
-            ]  # fmt: skip
-            if mpisgd(words):
-                raise SystemExit(f"failed: mpisgd {' '.join(words)}")
-            with read(output) as run:
-                first = 2 * TAU
-                ends = run.steps["start_s"][-1] + run.steps["step_s"][-1]
-                spent = float((ends - run.steps["start_s"][first]).max())
-            predicted_ms = spent / (options["steps"] - first) * 1e3
+            output = Path(folder) / f"{name.replace(' ', '-')}.h5"
+            line = words(name, argparse.Namespace(**options), output)
+            line += ["--virtual", str(hosts), "--network", network, "--progress", "perfect"]
+            if mpisgd(line):
+                raise SystemExit(f"failed: mpisgd {' '.join(line)}")
+            with finished(output) as (_, step_s):
+                predicted_ms = step_s * 1e3
             rows.append({
                 "mpi": row["mpi"], "hosts": hosts, "algorithm": name, "launches": row["launches"],
                 "measured_ms": row["step_ms"], "predicted_ms": predicted_ms,

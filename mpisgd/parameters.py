@@ -17,20 +17,29 @@ class Parameters:
 
     buffer: (size + extra,), what an all-reduce averages; flat: its first `size` elements;
     extra: its last ones (the run's signals); views: name -> array of its shape, inside `flat`.
+    `leading`: the extra elements come first instead, beside what a backward pass ends with.
     """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], dtype: DTypeLike = "float32", extra: int = 0
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        dtype: DTypeLike = "float32",
+        extra: int = 0,
+        *,
+        leading: bool = False,
+        memory: np.ndarray | None = None,
     ):
-        """Zeros. Raises UsageError for a dtype that is not one of DTYPES."""
+        """Zeros, or what is in `memory`. Raises UsageError for a dtype that is none of DTYPES."""
         self.dtype = np.dtype(dtype)
         if self.dtype.name not in DTYPES:
             raise UsageError("dtype of the parameters", self.dtype.name, " or ".join(DTYPES))
         self.shapes = MappingProxyType({name: tuple(shape) for name, shape in shapes.items()})
         self.size = sum(math.prod(shape) for shape in self.shapes.values())
-        self.buffer = np.zeros(self.size + extra, self.dtype)
-        self.flat = self.buffer[: self.size]
-        self.extra = self.buffer[self.size :]
+        self.buffer = np.zeros(self.size + extra, self.dtype) if memory is None else memory
+        self.leading = leading
+        first = extra if leading else 0
+        self.flat = self.buffer[first : first + self.size]
+        self.extra = self.buffer[:extra] if leading else self.buffer[self.size :]
         self.views: dict[str, np.ndarray] = {}
         start = 0
         for name, shape in self.shapes.items():
@@ -43,4 +52,11 @@ class Parameters:
 
     def like(self) -> "Parameters":
         """Zeroed parameters of the same shapes, dtype and extra: the gradient's home."""
-        return Parameters(self.shapes, self.dtype, self.extra.size)
+        return Parameters(self.shapes, self.dtype, self.extra.size, leading=self.leading)
+
+    def head(self, stop: int) -> "Parameters":
+        """The leading extra elements and the first `stop` others, in the same memory."""
+        extra = self.extra.size
+        assert self.leading or not extra, "the extra elements are elsewhere"
+        memory = self.buffer[: extra + stop]
+        return Parameters({"head": (stop,)}, self.dtype, extra, leading=True, memory=memory)

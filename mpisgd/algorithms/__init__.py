@@ -9,21 +9,25 @@ from mpisgd.algorithms.policies import POLICIES
 
 ALGORITHMS = {
     "minibatch": "mpisgd.algorithms.averaging:minibatch",
+    "minibatch-overlap": "mpisgd.algorithms.overlap:overlap",
     "local": "mpisgd.algorithms.averaging:local",
     "dasgd": "mpisgd.algorithms.averaging:dasgd",
     "stale": "mpisgd.algorithms.stale:stale",
 }
 
-SERVERS = ("servers", "colocated", "requeue")  # what every policy takes beside its own options
+# What every policy takes beside its own options, and what is not the policy's but the workers'.
+SERVERS = ("servers", "colocated", "requeue", "push", "reads")
+WORKING = (*SERVERS, "prefetch")
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "minibatch": (),
+    "minibatch-overlap": ("bucket_bytes",),
     "local": ("tau",),
     "dasgd": ("tau", "delay", "xi", "merge"),
     "stale": ("staleness", "ramp"),
-    "async": (*SERVERS, "staleness_rate"),
+    "async": (*SERVERS, "staleness_rate", "prefetch"),
     "backup": (*SERVERS, "backups", "stale"),
-    "softsync": (*SERVERS, "group", "staleness_rate"),
+    "softsync": (*SERVERS, "group", "staleness_rate", "prefetch"),
     "timeout": (*SERVERS, "timeout_s", "stale"),
 }
 

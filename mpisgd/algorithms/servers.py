@@ -1,7 +1,7 @@
 """Parameter servers and their workers (Chen et al. 2016, arXiv 1604.00981).
 
-Each server holds one shard of the parameters and decides alone; a worker pulls from all of them
-and pushes to all of them. N workers compute gradients of B samples each.
+Each server holds one shard of the parameters and decides alone, or as server 0 has; a worker pulls
+from all of them and pushes to all of them. N workers compute gradients of B samples each.
 """
 
 from collections.abc import Generator
@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING
 from mpisgd.algorithms.policies import Policy
 
 if TYPE_CHECKING:
+    from mpisgd.letters import Push
     from mpisgd.served import ServedWorker
-    from mpisgd.server import Push, Server
+    from mpisgd.server import Server
 
 Run = Generator[None, None, None]
 
 
 def work(worker: "ServedWorker") -> Run:
-    """Pull the parameters, push the gradient of a batch at them, until every server has ended."""
+    """Pull the parameters, push the gradient of a batch at them, until every server has ended.
+
+    The worker knows when parts of a gradient may leave (`--push layerwise`), and whether to wait
+    for what became of it before it computes the next (`--prefetch`: one gradient later).
+    """
     while (yield from worker.pull()):
         yield from worker.compute_gradient()
         worker.push()
@@ -29,9 +34,9 @@ def serve(server: "Server", policy: Policy) -> Run:
     A worker whose gradient goes into an update waits for it, and gets what it made; one whose
     gradient is dropped gets fresh parameters at once. Costs a message each way a gradient.
     """
-    server.welcome()
+    yield from server.welcome()
     while server.going:
-        batch = yield from collect(server, policy)
+        batch = yield from (server.follow() if server.follows else collect(server, policy))
         if batch:
             server.update(batch)
             yield from server.end_update(batch)

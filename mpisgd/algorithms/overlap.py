@@ -1,0 +1,23 @@
+"""Mini-batch SGD whose communication hides behind the backward pass: the baseline to beat."""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpisgd.worker import Worker
+
+
+def overlap(worker: "Worker", bucket_bytes: int) -> Generator[None, None, None]:
+    """x_k = x_{k-1} - eta/M sum_j g(x_{k-1}; batch_j), the gradient averaged bucket by bucket,
+    each from the moment when backward has it (Li et al. 2020, PyTorch Distributed, arXiv
+    2006.15704).
+
+    The steps of `minibatch`. K of them take K times the later of t_p and of the end of the last
+    bucket's all-reduce, which cannot begin before t_p: at least t_p + t_c(last bucket).
+    """
+    buckets = worker.buckets(bucket_bytes)
+    for _ in worker.steps():
+        yield from worker.compute_gradient(weighted=True, ready=buckets.start_ready)
+        buckets.start_last()
+        worker.update((yield from buckets.wait()))
+        yield from worker.end_step()
