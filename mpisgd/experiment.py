@@ -1,6 +1,5 @@
 """The experiment: everything that decides a run's numbers, checked before anything starts."""
 
-import argparse
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -8,12 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from allreduce.algorithms import ALGORITHMS as SCHEDULES_OF
-from mpisgd import options, step_times, stragglers
+from mpisgd import options, sizes, step_times, stragglers
 from mpisgd.algorithms import NAMES, OPTIONS
 from mpisgd.data import DATASETS
-from mpisgd.errors import UsageError
-from mpisgd.models import MODELS
+from mpisgd.data.augment import AUGMENTS
+from mpisgd.errors import UsageError, nearest
+from mpisgd.models import HIDDEN, MODELS
 from mpisgd.schedules import SCHEDULES
+
+# Bytes in a bucket of minibatch-overlap. A message of n bytes wastes 1 / (1 + n / (alpha / beta))
+# of its time on latency; alpha / beta is 62 kB at 25 us and 20 Gbps, so here about a fifth. Larger
+# ones would leave the small nets that CPUs train with nothing to overlap.
+BUCKET = 1 << 18
 
 ALLREDUCES = (*SCHEDULES_OF, *(f"hierarchical:{inner}" for inner in SCHEDULES_OF))
 
@@ -21,6 +26,21 @@ ALLREDUCES = (*SCHEDULES_OF, *(f"hierarchical:{inner}" for inner in SCHEDULES_OF
 def _option(default: Any, kind: options.Kind, help: str, flag: str | None = None) -> Any:
     """A field with how it is read, what it means and, where it differs, its flag."""
     return field(default=default, metadata={"kind": kind, "help": help, "flag": flag})
+
+
+def _size() -> options.Kind:
+    """Bytes of messages, as `mpisgd bench` reads them: 1M is 1 MiB."""
+
+    def parse(value: Any) -> int:
+        try:
+            nbytes = sizes.parse_size(str(value))
+        except UsageError:  # it cannot name the place
+            raise ValueError from None
+        if nbytes < 1:
+            raise ValueError
+        return nbytes
+
+    return options.Kind("a size such as 256K, 1M or 25MB, at least 1 byte", parse)
 
 
 def _step_time() -> options.Kind:
@@ -44,6 +64,9 @@ class Experiment:
     merge: str | None = _option(
         None, options.one_of(("convex", "delta", "overwrite")), "how an average enters [convex]"
     )
+    bucket_bytes: int | None = _option(
+        None, _size(), "gradients all-reduced together while backward goes on [256K]", "bucket"
+    )
     servers: int | None = _option(None, options.whole(1, 4096), "shards of the parameters [1]")
     colocated: bool | None = _option(None, options.switch(), "shard s lives on worker s as well")
     backups: int | None = _option(None, options.whole(0), "workers an update does without [1]")
@@ -56,6 +79,17 @@ class Experiment:
     )
     staleness_rate: bool | None = _option(
         None, options.switch(), "a gradient counts 1/max(1, staleness)"
+    )
+    push: str | None = _option(
+        None, options.one_of(("whole", "layerwise")), "when a shard's gradient leaves [whole]"
+    )
+    reads: str | None = _option(
+        None,
+        options.one_of(("independent", "consistent")),
+        "versions of a worker's shards [independent]",
+    )
+    prefetch: bool | None = _option(
+        None, options.switch(), "the next gradient is computed while parameters are under way"
     )
     requeue: bool | None = _option(None, options.switch(), "a dropped batch is computed again")
     staleness: int | None = _option(None, options.whole(0), "age of the gradients, in updates [0]")
@@ -74,28 +108,41 @@ class Experiment:
     )
     model: str = _option("mlp", options.one_of(MODELS), "what is trained")
     hidden: tuple[int, ...] | None = _option(
-        None, options.wholes(1, 10**6), "units of mlp's layers [64]"
+        None, options.wholes(1, 10**6), "units of mlp's layers [64], channels of convolutions"
     )
     data: str = _option("digits", options.one_of(DATASETS), "what it is trained on")
     data_path: str | None = _option(None, options.text(), "folder or file of the data")
     data_samples: int | None = _option(None, options.whole(1, 10**9), "training samples to use")
+    augment: str = _option(
+        "none", options.one_of(AUGMENTS), "what is done to the images of a batch, drawn anew"
+    )
     batch: int = _option(32, options.whole(1), "samples a rank and step")
     epochs: float | None = _option(
         None, options.number(0, 1e6, above=True), "passes through the data [10]"
     )
     steps: int | None = _option(None, options.whole(1, 10**9), "steps, instead of epochs")
     rate: float = _option(0.1, options.number(0), "learning rate", "lr")
+    linear_scaling: bool = _option(
+        False, options.switch(), "the rate times the gradients that an update is the mean of"
+    )
     rate_schedule: str = _option(
         "constant", options.one_of(SCHEDULES), "how it changes", "schedule"
     )
     optimiser: str = _option("sgd", options.one_of(("sgd", "rmsprop")), "the update rule")
     momentum: float = _option(0.9, options.number(0, 1), "momentum")
+    rmsprop_decay: float | None = _option(
+        None, options.number(0, 1), "rmsprop: of the mean square [0.9]"
+    )
+    epsilon: float | None = _option(None, options.number(0), "rmsprop: under the root [1.0]")
     clip: float | None = _option(
         None, options.number(0, above=True), "largest norm of a rank's gradient"
     )
     nesterov: bool = _option(False, options.switch(), "Nesterov's momentum")
     weight_decay: float = _option(0.0, options.number(0), "added to the gradient, times x")
     ema: float | None = _option(None, options.number(0, 1), "decay of averaged parameters")
+    ema_warm_up: bool = _option(
+        False, options.switch(), "decay min(--ema, (1 + t) / (10 + t)) at update t"
+    )
     dtype: str = _option("float32", options.one_of(("float32", "float64")), "of the parameters")
     seed: int = _option(0, options.whole(0), "of everything random")
     step_time_s: float | str | None = _option(
@@ -113,39 +160,40 @@ class Experiment:
     ranks: int = field(default=1, metadata={})
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], place: str = "--{}") -> "Experiment":
+    def read(cls, values: Mapping[str, Any], place: str = "--{}", hint: str = "") -> "Experiment":
         """From field names (or flags) and values, text or typed.
 
-        `place` says where a value stands, for messages. Raises UsageError for an unknown name,
-        a value that is not allowed and values that do not go together.
+        `place` says where a value stands, for messages; `hint` is said behind them where an option
+        is not one of the algorithm's. Raises UsageError for an unknown name, a value that is not
+        allowed and values that do not go together.
         """
         known = {name: f for f in fields(cls) if f.metadata for name in (f.name, flag(f))}
         read = {}
         for name, value in values.items():
             if name not in known:
-                allowed = ", ".join(sorted(flag(f) for f in fields(cls) if f.metadata))
-                raise UsageError(place.format(name), None, f"no such option; there are {allowed}")
+                flags = sorted(flag(f) for f in fields(cls) if f.metadata)
+                allowed = f"no such option; there are {', '.join(flags)}{nearest(name, flags)}"
+                raise UsageError(place.format(name), None, allowed)
             option = known[name]
             where = place.format(flag(option))
+            if option.name in read:
+                raise UsageError(where, value, "is given twice, under both of its names")
             read[option.name] = option.metadata["kind"].read(where, value)
         experiment = cls(**read)
-        experiment.check()
+        experiment.check(place, hint)
         return experiment
 
-    def check(self) -> None:
-        """UsageError for values that do not go together."""
+    def check(self, place: str = "--{}", hint: str = "") -> None:
+        """UsageError for values that do not go together; `place` and `hint` as in `read`."""
         takes = OPTIONS[self.algorithm]
         takers = {name for names in OPTIONS.values() for name in names}
         for option in fields(self):
             name = option.name
             if name in takers and getattr(self, name) is not None and name not in takes:
                 users = ", ".join(a for a in OPTIONS if name in OPTIONS[a])
-                raise UsageError(
-                    f"--{flag(option)}",
-                    getattr(self, name),
-                    f"{self.algorithm} has none; {users} do",
-                )
-        if self.hidden is not None and self.model != "mlp":
+                allowed = f"{self.algorithm} has none; {users} do{hint}"
+                raise UsageError(place.format(flag(option)), getattr(self, name), allowed)
+        if self.hidden is not None and self.model not in HIDDEN:
             raise UsageError("--hidden", self.hidden, f"--model {self.model} has no hidden layers")
         if self.steps is not None and self.epochs is not None:
             raise UsageError("--steps", self.steps, "give either --steps or --epochs")
@@ -153,10 +201,32 @@ class Experiment:
             raise UsageError("--xi", self.xi, "--merge overwrite keeps nothing local")
         if self.merge == "delta" and self.xi is not None:
             raise UsageError("--xi", self.xi, "--merge delta has no xi")
+        if self.nesterov and self.optimiser != "sgd":
+            raise UsageError("--nesterov", None, f"--optimiser {self.optimiser} has none; sgd does")
+        if self.clip is not None and self.algorithm == "minibatch-overlap":
+            allowed = "minibatch-overlap sends a gradient before its norm is known; minibatch can"
+            raise UsageError("--clip", self.clip, allowed)
+        if self.push == "layerwise" and self.clip is not None:
+            allowed = "--push layerwise sends a gradient before its norm is known; whole can"
+            raise UsageError("--clip", self.clip, allowed)
+        if self.prefetch and self.push == "layerwise":
+            allowed = "whole with --prefetch: a server may not have answered the gradient before"
+            raise UsageError("--push", self.push, allowed)
+        if self.prefetch and self.requeue:
+            allowed = "not with --requeue: a batch begins before the last one's fate is known"
+            raise UsageError("--prefetch", None, allowed)
+        for name in ("rmsprop_decay", "epsilon"):
+            if getattr(self, name) is not None and self.optimiser != "rmsprop":
+                allowed = f"--optimiser {self.optimiser} has none; rmsprop does"
+                raise UsageError(f"--{name.replace('_', '-')}", getattr(self, name), allowed)
+        if self.rmsprop_decay == 1.0:
+            raise UsageError("--rmsprop-decay", self.rmsprop_decay, "a number in [0, 1)")
         if self.momentum == 1.0:
             raise UsageError("--momentum", self.momentum, "a number in [0, 1)")
         if self.ema == 1.0:
             raise UsageError("--ema", self.ema, "a number in [0, 1)")
+        if self.ema_warm_up and self.ema is None:
+            raise UsageError("--ema-warm-up", None, "needs --ema, the decay to come to")
         tau, delay = self.tau or 4, self.delay if self.delay is not None else 1
         if "delay" in takes and isinstance(delay, int) and delay > tau:
             raise UsageError("--delay", delay, f"at most --tau, which is {tau}")
@@ -166,7 +236,7 @@ class Experiment:
         takes = OPTIONS[self.algorithm]
         defaults: dict[str, Any] = {"tau": 4, "delay": 1, "merge": "convex", "xi": 0.25}
         defaults |= {"backups": 1, "timeout_s": 1.0, "stale": "finish", "staleness_rate": False}
-        defaults |= {"staleness": 0}
+        defaults |= {"staleness": 0, "bucket_bytes": BUCKET}
         if self.merge is not None:
             defaults["xi"] = {"convex": 0.25, "delta": 1.0, "overwrite": 0.0}[self.merge]
         values: dict[str, Any] = {
@@ -178,9 +248,11 @@ class Experiment:
             values |= self._resolved_servers(ranks)
         if self.delay == "auto":
             values.pop("tau", None)  # follows from the delay, see tuning
-        if self.model == "mlp" and self.hidden is None:
-            values["hidden"] = (64,)
+        if self.model in HIDDEN and self.hidden is None:
+            values["hidden"] = HIDDEN[self.model]
         resolved = replace(self, **values, ranks=ranks)
+        if self.straggler is not None:
+            stragglers.parse(self.straggler).check(resolved.workers)
         steps_per_epoch = -(-samples // (resolved.step_workers * self.batch))
         if "ramp" in takes and self.ramp is None:
             values["ramp"] = 3 * steps_per_epoch
@@ -206,7 +278,11 @@ class Experiment:
                 raise UsageError("--backups", backups, f"fewer than the workers, {workers}")
         if (self.group or 1) > workers:
             raise UsageError("--group", self.group, f"at most the workers, {workers}")
-        named = {"servers": servers, "colocated": colocated, "requeue": bool(self.requeue)}
+        named: dict[str, Any] = {"servers": servers, "colocated": colocated}
+        named |= {"requeue": bool(self.requeue), "push": self.push or "whole"}
+        named["reads"] = self.reads or "independent"
+        if "prefetch" in OPTIONS[self.algorithm]:
+            named["prefetch"] = bool(self.prefetch)
         if "group" in OPTIONS[self.algorithm]:
             named["group"] = self.group or workers
         return named
@@ -224,6 +300,19 @@ class Experiment:
         return self.workers - (self.backups or 0)
 
     @property
+    def update_gradients(self) -> int:
+        """Ranks' gradients that an update is the mean of; of a resolved experiment."""
+        if self.algorithm == "async":
+            return 1
+        return self.group or self.step_workers
+
+    @property
+    def scaled_rate(self) -> float:
+        """The learning rate, times `update_gradients` with `--linear-scaling` (Goyal et al. 2017;
+        Chen et al. 2016: 0.045 in async, 0.045 N in sync); of a resolved experiment."""
+        return self.rate * self.update_gradients if self.linear_scaling else self.rate
+
+    @property
     def step_seconds(self) -> float | None:
         """`--step-time` in seconds, once resolved."""
         assert not isinstance(self.step_time_s, str), "not resolved yet"
@@ -239,60 +328,11 @@ def flag(option: Any) -> str:
     return option.metadata["flag"] or option.name.replace("_", "-")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One flag for each field, and `--config FILE.toml` to read them from."""
-    parser.add_argument(
-        "--config", metavar="FILE", help="TOML file of the options below; flags win"
-    )
-    for option in fields(Experiment):
-        if option.metadata:
-            kind, default = option.metadata["kind"], option.default
-            shown = "" if default is None or default is False else f" [{default}]"
-            extra: dict[str, Any] = {"metavar": _metavar(kind)}
-            if kind.allowed == "true or false":
-                extra = {"action": "store_const", "const": True}
-            parser.add_argument(
-                f"--{flag(option)}", dest=f"option_{option.name}", default=None,
-                help=f"{option.metadata['help']}{shown}: {kind.allowed}".replace("%", "%%"),
-                **extra,
-            )  # fmt: skip
-
-
-def from_arguments(arguments: argparse.Namespace) -> Experiment:
-    """The experiment of parsed arguments: the file's values, then the flags'."""
-    values: dict[str, Any] = {}
-    if arguments.config is not None:
-        values = {**from_file(arguments.config)}
-        file = arguments.config.replace("{", "{{").replace("}", "}}")
-        Experiment.read(values, place=f"{file}: {{}}")
-    given = {
-        flag(option): value
-        for option in fields(Experiment)
-        if option.metadata and (value := getattr(arguments, f"option_{option.name}")) is not None
-    }
-    names = {flag(option): option.name for option in fields(Experiment) if option.metadata}
-    for name in given:
-        values.pop(names[name], None)
-    return Experiment.read(values | given)
-
-
 def from_file(path: str) -> dict[str, Any]:
     """The values of a TOML file. UsageError if it cannot be read."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(path, None, error.strerror or "cannot be read") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(path, None, f"not TOML: {error}") from None
-
-
-def _metavar(kind: options.Kind) -> str:
-    allowed = kind.allowed
-    if allowed.startswith("one of"):
-        return "NAME"
-    return {"a whole": "N", "a finite": "X", "a time": "TIME", "whole nu": "N,N"}.get(
-        next(
-            (p for p in ("a whole", "a finite", "a time", "whole nu") if allowed.startswith(p)), ""
-        ),
-        "TEXT",
-    )

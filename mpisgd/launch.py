@@ -186,6 +186,11 @@ class Signals:
         if self._timer is not None:
             self._timer.cancel()
 
+    def met(self) -> None:
+        """All ranks have heard of it: what they still do may take its time."""
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             self._give_up()

@@ -46,11 +46,14 @@ class Rows:
         self._table = np.zeros((ROWS, 1 + width))  # a mark, and the row
         self._count, self._sent_at = 0, time.monotonic()
         self._sends: list[tuple[Any, np.ndarray]] = []
+        self.shipped = self.added = 0  # messages and rows so far
+        self._received = [0] * comm.Get_size()
         self._open = set(range(1, comm.Get_size())) if self.rank == 0 else set()
 
     def add(self, row: Sequence[float]) -> None:
         """Take one row."""
         self._table[self._count] = ROW, *row
+        self.added += 1
         self._count += 1
         self.look()
 
@@ -58,6 +61,24 @@ class Rows:
         """Hand over what there is when it is time to."""
         if self._count == ROWS or time.monotonic() - self._sent_at > INTERVAL:
             self._ship()
+
+    def hand_over(self) -> None:
+        """All that there is, now."""
+        self._ship()
+
+    def catch_up(self, shipped: Sequence[int]) -> None:
+        """On rank 0: until so many messages of each rank have been delivered."""
+        began = time.monotonic()
+
+        def all_there() -> bool:
+            self._receive()
+            missing = [r for r in self._open if self._received[r] < shipped[r]]
+            if missing and time.monotonic() - began > self.deadline:
+                raise Stalled(f"rank {self.rank} waited {self.deadline:.0f} s for the records of "
+                              f"rank {', '.join(map(str, missing))}")  # fmt: skip
+            return not missing
+
+        wait_until(all_there)
 
     def finish(self, without: Collection[int] = ()) -> None:
         """Hand over what is left; on rank 0, until every rank's last row is there, but for those
@@ -92,6 +113,7 @@ class Rows:
         elif count:
             table[count:, 0] = 0
             self._sends.append((self.comm.Isend(table, 0, self.tag), table))
+            self.shipped += 1
             self._table = np.zeros_like(table)
             self._sent()
 
@@ -104,6 +126,7 @@ class Rows:
             while rank in self._open and self.comm.Iprobe(rank, self.tag):
                 table = np.zeros_like(self._table)
                 self.comm.Recv(table, rank, self.tag)
+                self._received[rank] += 1
                 if table[0, 0] == END:
                     self._open.discard(rank)
                 else:
@@ -127,6 +150,7 @@ class Recorder:
     ):
         self.store, self.effective, self.on_step = store, effective, on_step
         self.last_evaluation: dict[str, Any] = {}
+        self.evaluated = 0  # rows so far, those before a restart included
         self.rows = Rows(
             comm, WIDTH, TAG, self._store, deadline=deadline,
             after=lambda: None if store is None else store.flush(),
@@ -141,6 +165,7 @@ class Recorder:
     def evaluation(self, worker: Any, sums: np.ndarray, time_s: float) -> None:
         """Take the sums over all ranks of one evaluation."""
         self.last_evaluation = evaluation.row(sums, worker, self.effective, time_s)
+        self.evaluated += 1
         if self.store is not None:
             self.store.evaluation(**self.last_evaluation)
 

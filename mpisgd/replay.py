@@ -41,9 +41,9 @@ def _compared(file: str) -> dict[str, Any]:
 
     with read(file) as result:
         recorded = result.summary.get("parameters_sha256")
-        if recorded is None or not len(result.updates):
+        if not isinstance(recorded, str) or not len(result.updates):
             raise UsageError(file, None, "no complete run with parameter servers")
-        config = result.config
+        config = checked(file, result.config)
         pushes = {name: result.updates[name] for name in result.updates}
     replayed = digest(replay(config, pushes))
     used = pushes["used"] == 1
@@ -54,6 +54,24 @@ def _compared(file: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def checked(file: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The config of a result file as fields of an Experiment. UsageError naming file and field."""
+    from dataclasses import fields
+
+    from mpisgd.experiment import Experiment
+    from mpisgd.options import text, whole
+
+    kinds = {option.name: option.metadata.get("kind") for option in fields(Experiment)}
+    kinds |= {"ranks": whole(1, 1 << 20), "step_time_from": text()}
+    values = {option.name: option.default for option in fields(Experiment)}
+    for name, value in config.items():
+        if name not in kinds:
+            raise UsageError(f"{file}: /config {name}", None, "is no option of this version")
+        if value is not None and (kind := kinds[name]) is not None:
+            values[name] = kind.read(f"{file}: /config {name}", value)
+    return values
+
+
 def replay(config: dict[str, Any], pushes: dict[str, np.ndarray]) -> np.ndarray:
     """The flat parameters at the end of the run of that config and those rows of /updates.
 
@@ -62,11 +80,25 @@ def replay(config: dict[str, Any], pushes: dict[str, np.ndarray]) -> np.ndarray:
     from mpisgd.experiment import Experiment
     from mpisgd.train import load
 
-    values: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in config.items()
-    }
-    experiment = Experiment(**values)
+    experiment = Experiment(**config)
     return _Replay(experiment, load(experiment), pushes).run()
+
+
+def _check_rows(
+    pushes: dict[str, np.ndarray], names: tuple[str, ...], servers: int, workers: int
+) -> None:
+    """UsageError unless the columns `names` are there and tell of these servers and workers."""
+    bounds = {"server": (0, servers - 1), "worker": (0, workers - 1), "used": (0, 1),
+              "step": (1, None), "version_read": (0, None)}  # fmt: skip
+    for name in names:
+        low, high = bounds.get(name, (None, None))
+        if name not in pushes:
+            raise UsageError(f"/updates/{name}", None, "is needed, and was not recorded")
+        for bound, wrong in ((low, np.less), (high, np.greater)):
+            if bound is not None and wrong(pushes[name], bound).any():
+                most = "any" if high is None else high
+                allowed = f"{servers} servers and {workers} workers leave {low} to {most}"
+                raise UsageError(f"/updates/{name}", None, allowed)
 
 
 class _Replay:
@@ -82,11 +114,13 @@ class _Replay:
         size = len(self.workshop.roles.workers)
         self.workers = [self.workshop.worker(Place(number, size), number) for number in range(size)]
         names = ("server", "worker", "step", "version_read", "used", "update", "samples")
+        _check_rows(pushes, names, count, size)
         self.rows = list(zip(*(pushes[name].tolist() for name in names), strict=True))
         self.batches: list[dict[int, list[tuple[int, int]]]] = [
             defaultdict(list) for _ in range(count)
         ]
         self.read: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)  # (worker, step)
+        self.made: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)  # updates by shard
         self.uses: Counter[tuple[int, int]] = Counter()  # shards that still need a gradient
         self._sort()
         self.readers = self._readers()
@@ -121,6 +155,7 @@ class _Replay:
             self.read[worker, step][server] = version
             steps[worker].add(step)
             if used:
+                self.made[worker, step][server] = update
                 self.batches[server][update].append((worker, step))
                 self.uses[worker, step] += 1
         self.deals: dict[tuple[int, int], int] = {}
@@ -143,7 +178,16 @@ class _Replay:
     def _versions(self, key: tuple[int, int]) -> dict[int, int]:
         """Which versions the gradient was computed at; of a shard that had ended, the last."""
         last = {server: max(batches, default=0) for server, batches in enumerate(self.batches)}
+        if self.workshop.experiment.prefetch:
+            last |= self._ahead(*key)
         return last | self.read[key]
+
+    def _ahead(self, worker: int, step: int) -> dict[int, int]:
+        """Of a shard that ended while the gradient was computed: what the one before the last
+        made."""
+        if step <= 2:
+            return dict.fromkeys(range(len(self.servers)), 0)
+        return self.made[worker, step - 2]
 
     def _ready(self, key: tuple[int, int]) -> bool:
         if key in self.gradients:
@@ -158,7 +202,7 @@ class _Replay:
         for server, version in versions.items():
             who.parameters.flat[self.workshop.shards[server]] = self.history[server][version]
             self._forget(server, version)
-        inputs, targets = who.dataset.batch(who.sampler.indices(self.deals[key], worker))
+        inputs, targets = who.batch(self.deals[key])
         who.model.gradient(who.parameters, inputs, targets, who.gradient, lambda share: None)
         if who.clip is not None:
             clip(who.gradient.flat, who.clip)
@@ -171,7 +215,7 @@ class _Replay:
             del self.history[server][version]
 
     def _update(self, index: int, batch: list[tuple[int, int]]) -> None:
-        from mpisgd.server import Push
+        from mpisgd.letters import Push
 
         server, shard = self.servers[index], self.workshop.shards[index]
         pushes = [

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpisgd import optim
-from mpisgd.algorithms import OPTIONS
+from mpisgd.algorithms import OPTIONS, WORKING
 from mpisgd.algorithms.policies import POLICIES, Policy
 from mpisgd.data import Dataset
 from mpisgd.data.shards import Sampler
@@ -19,7 +19,7 @@ from mpisgd.parameters import Parameters
 from mpisgd.registry import resolve
 from mpisgd.served import ServedWorker
 from mpisgd.server import Server
-from mpisgd.train import build_model, build_parameters, build_rule
+from mpisgd.train import build_augment, build_model, build_parameters, build_rule
 
 ALGORITHM = "--algorithm"
 NEAR = 0.25  # of a shard: how far a cut moves to fall between two layers
@@ -43,8 +43,7 @@ def roles(experiment: Experiment) -> Roles:
 def policy(experiment: Experiment) -> Policy:
     """The row of the experiment's algorithm, with its options. `experiment` is resolved."""
     function = resolve(POLICIES, experiment.algorithm, ALGORITHM)
-    shared = ("servers", "colocated", "requeue")
-    names = [name for name in OPTIONS[experiment.algorithm] if name not in shared]
+    names = [name for name in OPTIONS[experiment.algorithm] if name not in WORKING]
     return function(experiment.workers, **{name: getattr(experiment, name) for name in names})
 
 
@@ -83,10 +82,10 @@ class Workshop:
         experiment, steps = self.experiment, self.experiment.steps or 1
         flat = self.parameters.flat[self.shards[index]].copy()
         optimiser, ema = build_rule(experiment, flat)
-        rate = optim.schedule(experiment.rate_schedule, experiment.rate, steps)
+        rate = optim.schedule(experiment.rate_schedule, experiment.scaled_rate, steps)
         return Server(
             site, index, flat, len(self.roles.workers), optimiser, rate, steps, self.policy, ema,
-            experiment.evaluate_every or 0,
+            experiment.evaluate_every or 0, consistent=experiment.reads == "consistent",
         )  # fmt: skip
 
     def worker(self, site: Any, number: int) -> ServedWorker:
@@ -95,9 +94,11 @@ class Workshop:
         sampler = Sampler(self.dataset.samples, count, experiment.batch, experiment.seed)
         worker = ServedWorker(
             site, self._model(number), self.dataset, sampler, self.parameters.like(), self.shards,
-            requeue=bool(experiment.requeue),
+            requeue=bool(experiment.requeue), layerwise=experiment.push == "layerwise",
+            ahead=bool(experiment.prefetch),
         )  # fmt: skip
         worker.clip = experiment.clip
+        worker.augment = build_augment(experiment, self.dataset)
         return worker
 
     def evaluator(self, store: Any = None) -> Evaluator:

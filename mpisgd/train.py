@@ -7,9 +7,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from mpisgd import tables
+from mpisgd.arguments import add_arguments as add_options
+from mpisgd.arguments import from_arguments
+from mpisgd.checkpoint import options as checkpoint
+from mpisgd.checkpoint.options import Saving
 from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment, from_arguments
-from mpisgd.experiment import add_arguments as add_options
+from mpisgd.experiment import Experiment
 from mpisgd.options import whole
 from mpisgd.store.target import check_target
 
@@ -38,13 +41,13 @@ SUMMARY = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `mpisgd train`."""
     add_options(parser)
-    parser.add_argument(
-        "--virtual", metavar="M", help="M ranks in this process, on a virtual clock"
-    )
-    parser.add_argument("--output", metavar="FILE", help="HDF5 file for the results")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
-    parser.add_argument("--blas-threads", metavar="N", help="BLAS threads of each rank [1]")
-    parser.add_argument("--format", choices=tables.FORMATS, default="table", help="of the summary")
+    group = parser.add_argument_group("where it runs, and output")
+    group.add_argument("--virtual", metavar="M", help="M ranks in this process, on a virtual clock")
+    group.add_argument("--output", metavar="FILE", help="HDF5 file for the results")
+    group.add_argument("--overwrite", action="store_true", help="replace an existing --output")
+    checkpoint.add_arguments(parser)
+    group.add_argument("--blas-threads", metavar="N", help="BLAS threads of each rank [1]")
+    group.add_argument("--format", choices=tables.FORMATS, default="table", help="of the summary")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,15 +57,16 @@ def run(arguments: argparse.Namespace) -> int:
     experiment = from_arguments(arguments)
     ranks = None if arguments.virtual is None else _virtual_ranks(arguments.virtual)
     check_world(experiment, virtual=ranks is not None)
+    saving = checkpoint.read(arguments)
     if arguments.blas_threads is not None:
         whole(1, 4096).read("--blas-threads", arguments.blas_threads)
     if ranks is not None:
         if (tasks := launch.announced_tasks(os.environ)) > 1:
             allowed = f"runs in one process, but a launcher started {tasks}; start it without"
             raise UsageError("--virtual", ranks, allowed)
-        return _run_virtual(experiment, ranks, arguments)
+        return _run_virtual(experiment, ranks, arguments, saving)
     comm = launch.world()
-    return launch.guarded(comm, partial(_run_real, comm, experiment, arguments))
+    return launch.guarded(comm, partial(_run_real, comm, experiment, arguments, saving))
 
 
 def build_worker(experiment: Experiment, dataset: Any, site: Any) -> Any:
@@ -78,10 +82,10 @@ def build_worker(experiment: Experiment, dataset: Any, site: Any) -> Any:
     worker = Worker(
         site, model, dataset,
         Sampler(dataset.samples, site.size, experiment.batch, experiment.seed),
-        optimiser, optim.schedule(experiment.rate_schedule, experiment.rate, steps), steps,
+        optimiser, optim.schedule(experiment.rate_schedule, experiment.scaled_rate, steps), steps,
         parameters, ema, experiment.evaluate_every or 0,
     )  # fmt: skip
-    worker.clip = experiment.clip
+    worker.clip, worker.augment = experiment.clip, build_augment(experiment, dataset)
     return worker
 
 
@@ -93,6 +97,13 @@ def build_model(experiment: Experiment, dataset: Any, rank: int, size: int) -> A
     return models.build(
         experiment.model, dataset, rank=rank, size=size, seed=experiment.seed, **options
     )
+
+
+def build_augment(experiment: Experiment, dataset: Any) -> Any:
+    """What is done to each batch; None for nothing."""
+    from mpisgd.data import augment
+
+    return augment.build(experiment.augment, experiment.seed, dataset)
 
 
 def build_parameters(experiment: Experiment, model: Any, extra: int = 0) -> Any:
@@ -114,10 +125,11 @@ def build_rule(experiment: Experiment, flat: Any) -> tuple[Any, Any]:
         experiment.optimiser, flat.size, flat.dtype,
         momentum=experiment.momentum, weight_decay=experiment.weight_decay,
         nesterov=experiment.nesterov or None,
+        decay=experiment.rmsprop_decay, epsilon=experiment.epsilon,
     )  # fmt: skip
     ema = None
     if experiment.ema is not None:
-        ema = optim.EMA(flat.size, experiment.ema, dtype=flat.dtype)
+        ema = optim.EMA(flat.size, experiment.ema, experiment.ema_warm_up, flat.dtype)
         ema.update(flat)
     return optimiser, ema
 
@@ -128,6 +140,8 @@ def algorithm_run(experiment: Experiment, worker: Any) -> Any:
     from mpisgd.registry import resolve
 
     function = resolve(ALGORITHMS, experiment.algorithm, "--algorithm")
+    if worker.step >= worker.last:  # restored where its run had ended
+        return worker.conclude()
     return function(worker, **{n: getattr(experiment, n) for n in OPTIONS[experiment.algorithm]})
 
 
@@ -160,7 +174,9 @@ def _virtual_ranks(text: str) -> int:
     return whole(1, 8192).read("--virtual", text)
 
 
-def _run_real(comm: Any, experiment: Experiment, arguments: argparse.Namespace) -> int:
+def _run_real(
+    comm: Any, experiment: Experiment, arguments: argparse.Namespace, saving: Saving | None = None
+) -> int:
     from mpisgd import launch
     from mpisgd.registry import resolve
 
@@ -169,17 +185,28 @@ def _run_real(comm: Any, experiment: Experiment, arguments: argparse.Namespace) 
     try:
         dataset = load(experiment)
         if arguments.output is not None and comm.Get_rank() == 0:
-            check_target(arguments.output, arguments.overwrite)
+            check_target(arguments.output, arguments.overwrite, resume=_resumes(saving))
         _try(resolve_for(experiment, dataset, comm.Get_size()), dataset, comm.Get_rank())
     except UsageError as mistake:
         error = mistake
     launch.agree(comm, error, experiment.deadline_s)
     experiment = resolve_for(experiment, dataset, comm.Get_size())
-    launch.agree_on(comm, "options", repr(experiment), experiment.deadline_s)
+    launch.agree_on(comm, "options", repr((experiment, saving)), experiment.deadline_s)
     if comm.Get_rank() == 0:
         _note_few_samples(experiment, dataset)
     train = resolve(REAL, _kind(experiment), "--algorithm")
-    return train(comm, experiment, dataset, arguments)
+    if saving is None:
+        return train(comm, experiment, dataset, arguments)
+    from mpisgd.checkpoint import ranks
+    from mpisgd.checkpoint.keeper import Keeping
+
+    choice, mine = ranks.choose_together(comm, saving, experiment, dataset, arguments.output)
+    if comm.Get_rank() == 0:
+        _tell(choice.notes)
+    if choice.complete:
+        return 0
+    keeping = Keeping(saving, mine, choice.resumed)
+    return train(comm, choice.experiment, dataset, arguments, keeping)
 
 
 def _try(experiment: Experiment, dataset: Any, rank: int) -> None:
@@ -200,16 +227,41 @@ class Place(NamedTuple):
     size: int
 
 
-def _run_virtual(experiment: Experiment, ranks: int, arguments: argparse.Namespace) -> int:
+def _run_virtual(
+    experiment: Experiment, ranks: int, arguments: argparse.Namespace, saving: Saving | None = None
+) -> int:
     from mpisgd.registry import resolve
 
     train = resolve(VIRTUAL, _kind(experiment), "--algorithm")
     dataset = load(experiment)
     if arguments.output is not None:
-        check_target(arguments.output, arguments.overwrite)
+        check_target(arguments.output, arguments.overwrite, resume=_resumes(saving))
     experiment = resolve_for(experiment, dataset, ranks)
+    build_model(experiment, dataset, 0, ranks)  # a user's mistakes, before any file is made
     _note_few_samples(experiment, dataset)
-    return train(experiment, dataset, arguments)
+    if saving is None:
+        return train(experiment, dataset, arguments)
+    from mpisgd.checkpoint.identity import identity
+    from mpisgd.checkpoint.keeper import Keeping
+    from mpisgd.checkpoint.resume import choose
+
+    saving.check()
+    mine = identity(experiment, dataset, virtual=True)
+    choice = choose(saving, experiment, mine, arguments.output)
+    _tell(choice.notes)
+    if choice.complete:
+        return 0
+    return train(choice.experiment, dataset, arguments, Keeping(saving, mine, choice.resumed))
+
+
+def _resumes(saving: Saving | None) -> bool:
+    return saving is not None and saving.resume is not None
+
+
+def _tell(notes: list[str]) -> None:
+    for note in notes:
+        print(f"mpisgd: {note}", file=sys.stderr)
+    sys.stderr.flush()
 
 
 def _note_few_samples(experiment: Experiment, dataset: Any) -> None:

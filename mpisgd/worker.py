@@ -1,21 +1,28 @@
 """What an averaging algorithm may ask for, whichever world it runs in."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpisgd.checkpoint.state import copy_into
 from mpisgd.data import Dataset
+from mpisgd.data.augment import Augment
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
 from mpisgd.optim import EMA, Optimiser
 from mpisgd.parameters import Parameters
 from mpisgd.worlds import Flight, Site
 
-CONTROL = 2
-"""Elements behind every averaged buffer, [not finite, asked to stop]: each mean carries them, so
-that all ranks learn of a NaN or a signal at the same merge, without a message of its own."""
+if TYPE_CHECKING:
+    from mpisgd.buckets import Buckets
+    from mpisgd.checkpoint.rests import Rests
+
+CONTROL = 3
+"""Elements behind every averaged buffer, [not finite, asked to stop, asked to rest]: each mean
+carries them, so that all ranks learn of a NaN, a signal or a checkpoint that is due at the same
+merge, without a message of its own."""
 
 Steps = Generator[None, None, None]
 
@@ -57,8 +64,17 @@ class Worker:
         self.first_not_finite = 0  # the step, 0 while all is finite
         self.loss_sum, self.loss_samples = 0.0, 0  # since the last evaluation
         self.clip: float | None = None  # the largest norm of a rank's gradient
+        self.augment: Augment | None = None  # what is done to a batch before it is used
         self.past: deque[Parameters] = deque()  # earlier parameters, see `remember`
         self.age = 0  # of the last gradient, in updates
+        self.rests: Rests | None = None  # when to be saved
+        self.means: list[Mean] = []  # in the order in which they were named
+        self._saved_means: Mapping[str, Any] = {}  # by that order, until they are named again
+
+    @property
+    def deal(self) -> int:
+        """Which batch is this step's."""
+        return self.step
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do."""
@@ -78,26 +94,25 @@ class Worker:
         it cannot go with `clip`, which needs the whole.
         """
         parameters = self.past[-1 - age] if age else self.parameters
-        inputs, targets = self.dataset.batch(self.indices())
+        inputs, targets = self.batch(self.deal)
 
         def work(progress: Callable[[float], object], told: Callable[[int], object] | None) -> None:
             self.loss = self.model.gradient(
                 parameters, inputs, targets, self.gradient, progress, told
             )
 
-        if ready is not None and weighted:
-            ready = self._weighing(ready)
+        if ready is not None:
+            ready = self._checking(ready, weighted)
         yield from self.site.compute(work, len(targets), ready)
         self.samples, self.mean_gradient = len(targets), False
         self.loss_sum += self.loss * self.samples
         self.loss_samples += self.samples
-        if not self.first_not_finite and not self._finite():
-            self.first_not_finite = self.step
+        self._note(np.isfinite(self.loss) and (ready is not None or finite(self.gradient.flat)))
         if self.clip is not None:
             clip(self.gradient.flat, self.clip)
         self.age = age
         if weighted and ready is None:
-            self._weigh(self.gradient.flat)
+            weigh(self.gradient.flat, self._share())
 
     def remember(self, most: int) -> None:
         """Keep the parameters as they are, and those of the `most` times before."""
@@ -107,7 +122,12 @@ class Worker:
 
     def indices(self) -> np.ndarray:
         """The samples of this step's batch."""
-        return self.sampler.indices(self.step, self.rank)
+        return self.sampler.indices(self.deal, self.rank)
+
+    def batch(self, deal: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of this rank's batch number `deal`, augmented if asked for."""
+        inputs, targets = self.dataset.batch(self.sampler.indices(deal, self.rank))
+        return inputs if self.augment is None else self.augment(inputs, deal, self.rank), targets
 
     def update(self, gradient: np.ndarray) -> None:
         """One optimiser step with `gradient` (flat)."""
@@ -136,42 +156,144 @@ class Worker:
         self.site.end_step(
             loss=self.loss, samples=self.samples, rate=self.rate(self.step), **columns
         )
-        every = self.evaluate_every
-        if (every and self.step % every == 0) or self.step == self.last or self.stopping:
-            yield from self.site.evaluate(self)
-            self.loss_sum, self.loss_samples = 0.0, 0
+        if self._evaluates():
+            yield from self._evaluate()
+        ends = self.step == self.last or self.stopping
+        if self.rests is not None and (ends or self.rests.due(self.step)):
+            yield from self.rest()
+        if self.step == self.last or self.stopping:
+            yield from self.conclude()
+
+    def conclude(self) -> Steps:
+        """The evaluation that the end of the run asks for. No checkpoint knows of it: a run that
+        goes on does without."""
+        if not self._evaluates():
+            yield from self._evaluate()
+
+    def rest(self) -> Steps:
+        """All ranks come to the end of this step with nothing in flight, and are saved there.
+
+        What is in flight is waited for, not consumed; a stop that it brings is heard now. Raises
+        NotFinite on every rank rather than save what is not.
+        """
+        assert self.rests is not None
+        for mean in self.means:
+            yield from mean.drain()
+        yield from self.site.rest(self)
+        self.rests.rested(self.site.now())
+
+    def state(self) -> dict[str, Any]:
+        """What the rest of the run depends on, at a rest: see checkpoint.state."""
+        statistics = getattr(self.model, "statistics", None)
+        return {
+            "step": self.step,
+            "equal": self.equal,
+            "loss_sum": self.loss_sum,
+            "loss_samples": self.loss_samples,
+            "parameters": self.parameters.flat,
+            "optimiser": self.optimiser.state(),
+            "ema": None if self.ema is None else self.ema.state(),
+            "statistics": None if statistics is None else statistics.buffer,
+            "past": {str(age): past.flat for age, past in enumerate(self.past)},
+            "means": {str(i): mean.state() for i, mean in enumerate(self.means) if mean.in_flight},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there: before the algorithm begins. Raises BadState."""
+        self.step, self.equal = state["step"], bool(state["equal"])
+        self.loss_sum, self.loss_samples = state["loss_sum"], state["loss_samples"]
+        live = {"parameters": self.parameters.flat}
+        statistics = getattr(self.model, "statistics", None)
+        if statistics is not None:
+            live["statistics"] = statistics.buffer
+        copy_into(live, {n: state[n] for n in ("parameters", "statistics") if n in state}, "model")
+        copy_into(self.optimiser.state(), state.get("optimiser", {}), "optimiser")
+        if self.ema is not None:
+            copy_into(self.ema.state(), state.get("ema", {}), "moving average")
+        for _, flat in sorted(state.get("past", {}).items(), key=lambda item: int(item[0])):
+            self.past.append(self.parameters.like())
+            self.past[-1].flat[...] = flat
+        self._saved_means = state.get("means", {})
+
+    def heed(self, extra: np.ndarray) -> Steps:
+        """What the signals of all ranks, behind an average, say. Raises NotFinite."""
+        not_finite, stop, rest = extra.tolist()
+        if not_finite > 0:
+            raise first_not_finite((yield from self.site.gather(self.first_not_finite)))
+        if stop > 0:
+            self.stopping = True
+        if rest > 0 and self.rests is not None:
+            self.rests.asked = True
+
+    def signals(self) -> tuple[bool, bool, bool]:
+        """This rank's own, to stand behind what it averages."""
+        rests = self.rests
+        asks = rests is not None and rests.asks(self.rank, self.site.now())
+        return self.first_not_finite > 0, self.site.asked_to_stop, asks
+
+    def _evaluates(self) -> bool:
+        """Whether an evaluation is due, wherever the run ends."""
+        return bool(self.evaluate_every) and self.step % self.evaluate_every == 0
+
+    def _evaluate(self) -> Steps:
+        yield from self.site.evaluate(self)
+        self.loss_sum, self.loss_samples = 0.0, 0
 
     def mean(
         self, source: Parameters, *, in_place: bool = False, keep_started: bool = False
     ) -> "Mean":
         """An average of `source` over all ranks, to be started as often as needed. Name it once,
         before the loop, in the same order on every rank."""
-        return Mean(self, source, in_place, keep_started)
+        mean = Mean(self, source, in_place, keep_started)
+        saved = self._saved_means.get(str(len(self.means)))
+        if saved is not None:
+            mean.restore(saved)
+        self.means.append(mean)
+        return mean
 
-    def _finite(self) -> bool:
-        """A sum of finite numbers is finite, but for overflow: then look at each."""
-        flat = self.gradient.flat
-        with np.errstate(over="ignore", invalid="ignore"):
-            quick = np.isfinite(self.loss) and np.isfinite(flat.sum())
-        return bool(quick or (np.isfinite(self.loss) and np.isfinite(flat).all()))
+    def buckets(self, nbytes: int) -> "Buckets":
+        """Averages of `gradient` in parts of about `nbytes`, each on its way as soon as the
+        backward pass has it. Ask once, before the loop."""
+        from mpisgd.buckets import Buckets  # which stands on this module
 
-    def _weigh(self, part: np.ndarray) -> None:
-        sizes = self.sampler.batch_sizes(self.step)
-        if len(set(sizes)) > 1:
-            share = sizes[self.rank] * self.size / sum(sizes)
-            np.multiply(part, np.asarray(share, part.dtype), out=part)
+        return Buckets(self, nbytes)
 
-    def _weighing(self, ready: Callable[[int], object]) -> Callable[[int], object]:
-        """`ready`, after the part that is new has been weighed."""
-        high = self.gradient.size
+    def _note(self, all_finite: bool) -> None:
+        """Remember the first step where something was not."""
+        if not all_finite and not self.first_not_finite:
+            self.first_not_finite = self.step
 
-        def weighed(low: int) -> None:
+    def _share(self) -> float:
+        """What this rank's batch counts in a mean over ranks."""
+        sizes = self.sampler.batch_sizes(self.deal)
+        return sizes[self.rank] * self.size / sum(sizes) if len(set(sizes)) > 1 else 1.0
+
+    def _checking(self, ready: Callable[[int], object], weighted: bool) -> Callable[[int], object]:
+        """`ready`, after the new part was checked and weighed: later, other ranks' values are in
+        it."""
+        high, share = self.gradient.size, self._share() if weighted else 1.0
+
+        def checked(low: int) -> None:
             nonlocal high
-            self._weigh(self.gradient.flat[low:high])
+            part = self.gradient.flat[low:high]
+            self._note(finite(part))
+            weigh(part, share)
             high = low
             ready(low)
 
-        return weighed
+        return checked
+
+
+def finite(flat: np.ndarray) -> bool:
+    """Whether all of `flat` is. A sum of finite numbers is, but for overflow: then look at each."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(flat.sum()) or np.isfinite(flat).all())
+
+
+def weigh(flat: np.ndarray, share: float) -> None:
+    """Multiply in place, unless by 1."""
+    if share != 1.0:
+        np.multiply(flat, flat.dtype.type(share), out=flat)
 
 
 def clip(flat: np.ndarray, most: float) -> None:
@@ -182,40 +304,66 @@ def clip(flat: np.ndarray, most: float) -> None:
         np.multiply(flat, flat.dtype.type(most / norm), out=flat)
 
 
+def first_not_finite(steps: Sequence[int]) -> NotFinite:
+    """From the step of each rank where something was not finite, 0 where nothing was."""
+    step, rank = min((step, rank) for rank, step in enumerate(steps) if step)
+    return NotFinite(f"loss or gradient not finite on rank {rank} at step {step}")
+
+
 class Mean:
     """The average of one buffer over all ranks: `start()`, later `yield from wait()`.
 
-    `started`: with `keep_started`, this rank's own values when it was started.
+    `started`: with `keep_started`, this rank's own values when it was started; `in_flight`:
+    whether it was started and not waited for.
     """
 
     def __init__(self, worker: Worker, source: Parameters, in_place: bool, keep_started: bool):
         self.worker, self.source = worker, source
         self.result = source if in_place else source.like()
         self.started = np.empty_like(source.flat) if keep_started else None
+        self.in_flight = False
         self.flight: Flight = worker.site.plan(
             source.buffer, None if in_place else self.result.buffer
         )
 
     def start(self) -> None:
         """Copy the source and begin; it may be changed at once unless the mean is in place."""
-        worker = self.worker
-        self.source.extra[:] = worker.first_not_finite > 0, worker.site.asked_to_stop
+        self.source.extra[:] = self.worker.signals()
         if self.started is not None:
             self.started[...] = self.source.flat
+        self.in_flight = True
         self.flight.start()
 
     def wait(self) -> Generator[None, None, np.ndarray]:
         """The flat average. NotFinite on every rank if any of them was not finite when it
         started; `worker.stopping` is set on every rank if any was asked to stop."""
         yield from self.worker.site.wait(self.flight)
-        not_finite, stop = self.result.extra.tolist()
-        if not_finite > 0:
-            worker = self.worker
-            steps = yield from worker.site.gather(worker.first_not_finite)
-            first, rank = min((step, rank) for rank, step in enumerate(steps) if step)
-            raise NotFinite(f"loss or gradient not finite on rank {rank} at step {first}")
-        if stop > 0:
-            self.worker.stopping = True
+        yield from self.worker.heed(self.result.extra)
+        self.in_flight = False
         self.worker.equal |= self.result is self.worker.parameters
         self.worker.mean_gradient |= self.result is self.worker.gradient
         return self.result.flat
+
+    def drain(self) -> Steps:
+        """Let it arrive, if it is in flight, and keep it until it is waited for; what its signals
+        say is heard at once, and only once."""
+        if self.in_flight:
+            yield from self.worker.site.wait(self.flight)
+            yield from self.worker.heed(self.result.extra)
+            self.result.extra[:] = 0
+            self.flight.restore(self.flight.state())
+
+    def state(self) -> dict[str, Any]:
+        """Of one that is in flight, and has been drained."""
+        return {
+            "result": self.result.flat, "started": self.started, "flight": self.flight.state(),
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """In flight and arrived, as it was saved."""
+        self.in_flight = True
+        live = {"result": self.result.flat}
+        if self.started is not None:
+            live["started"] = self.started
+        copy_into(live, {name: state[name] for name in live}, "average in flight")
+        self.flight.restore(state["flight"])

@@ -5,18 +5,17 @@ every dataset must have the type and the dimensions of the schema.
 """
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import h5py
 import numpy as np
 
 from mpisgd.errors import UsageError
-from mpisgd.store import superblock
+from mpisgd.store import superblock, texts
 from mpisgd.store.schema import KINDS, ROOT, SCHEMA_VERSION, Field, counter, fields
 from mpisgd.store.target import partial_path
 
@@ -66,6 +65,8 @@ class Run:
                 self._datasets = {f.path: self._check(f) for f in self._fields.values()}
                 self.rows = {f.path: self._count(f) for f in self._fields.values()}
                 self.config = self._text("config")
+                if self.kind == "train" and (reason := texts.wrong(self.config, self.ranks)):
+                    self.damaged(f"/config: {reason}")
                 self.environment = self._text("environment")
                 self.summary = self._text("summary")
                 self.reason: str | None = self._text("reason").get("reason")
@@ -150,7 +151,7 @@ class Run:
         """Whether anything was ever reported in this dataset."""
         return path in self._datasets and self._datasets[path].shape[0] > 0
 
-    def damaged(self, reason: str) -> None:
+    def damaged(self, reason: str) -> NoReturn:
         """Raise DamagedFile for this file."""
         raise DamagedFile(str(self.path), None, reason)
 
@@ -210,11 +211,8 @@ class Run:
         return self._parse(path, self.column(path)[0])
 
     def _parse(self, path: str, text: bytes) -> dict[str, Any]:
-        try:
-            value = json.loads(text or b"{}")
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
+        value = texts.parse(text)
+        if value is None:
             self.damaged(f"/{path} is not JSON")
         return value
 
@@ -276,14 +274,14 @@ def _attributes(path: Path, file: h5py.File) -> dict[str, Any]:
         value = value.item() if isinstance(value, np.generic) else value
         value = value.decode("ascii", "replace") if isinstance(value, bytes) else value
         if type(value) is not attribute.kind:
-            reason = f"attribute {attribute.name} is {value!r}, not {attribute.kind.__name__}"
+            reason = f"attribute {attribute.name} is {value!r:.80}, not {attribute.kind.__name__}"
             raise DamagedFile(str(path), None, reason)
         if attribute.name == "schema_version" and value != SCHEMA_VERSION:
             reason = f"has schema version {value}; this program reads version {SCHEMA_VERSION}"
             raise DamagedFile(str(path), None, reason)
         found[attribute.name] = value
     if found["kind"] not in KINDS:
-        raise DamagedFile(str(path), None, f"holds {found['kind']!r}, not one of {KINDS}")
+        raise DamagedFile(str(path), None, f"holds {found['kind']!r:.80}, not one of {KINDS}")
     if not 1 <= found["ranks"] <= MOST_RANKS:
         raise DamagedFile(str(path), None, f"has {found['ranks']} ranks")
     return found

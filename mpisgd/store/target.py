@@ -43,5 +43,6 @@ def check_target(
     if os.path.lexists(target):
         raise UsageError(option, str(path), "exists; pass --overwrite or choose another name")
     if os.path.lexists(partial_path(target)):
-        allowed = f"{partial_path(target).name} is there from a run that did not complete; "
-        raise UsageError(option, str(path), allowed + "pass --overwrite or choose another name")
+        allowed = f"{partial_path(target).name} is there, from a run that still goes on or did not "
+        allowed += "complete; pass --overwrite or choose another name"
+        raise UsageError(option, str(path), allowed)

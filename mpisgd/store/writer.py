@@ -9,7 +9,7 @@ checksummed copy and renames it: at no moment is there a target that is not whol
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,15 @@ class Writer:
         ranks: int,
         virtual: bool = False,
         overwrite: bool = False,
-        resume_at: int | None = None,
+        resume_at: int | Sequence[int] | None = None,
+        keep: Mapping[str, int] | None = None,
     ):
         """Begin PATH.partial.
 
         resume_at: continue what PATH.partial or PATH holds up to this step, rather than begin;
-        rows of later steps are dropped and `restart` should say why.
+        rows of later steps are dropped and `restart` should say why. Ranks that were at different
+        steps give one each. `keep`: group -> how many of
+        its rows to keep, where the step does not say.
 
         Raises UsageError (see `check_target`) and StoreError.
         """
@@ -78,8 +81,10 @@ class Writer:
                 "environment": layout.text(environment),
             }
             if resume_at is not None:
-                with read(path) as run:
-                    arrays = dict(_kept(run, resume_at)) | arrays
+                # A complete file that is being extended lies beside the partial one, if any.
+                with read(self.partial if self.partial.exists() else self.path) as run:
+                    ends = np.broadcast_to(resume_at, ranks)
+                    arrays = dict(_kept(run, ends, keep or {})) | arrays
             named = ((self.fields[name], values) for name, values in arrays.items())
             layout.create(begun, attributes, named, live=True)
             os.replace(begun, self.partial)
@@ -155,6 +160,10 @@ class Writer:
         """One row of /restarts: where the run was continued, and from what."""
         text = layout.encode(row, layout.ROW_WIDTH)
         self._rows.setdefault("restarts/rows", []).append(text)
+
+    def settle(self) -> None:
+        """As `flush`, and answered even by a writer in another process: then it is done."""
+        self.flush()
 
     def flush(self) -> None:
         """Bring all rows so far to the file: they outlive a kill from here on.
@@ -271,7 +280,8 @@ class Writer:
         except FileNotFoundError:
             inode = -1
         if inode != self._inode:
-            raise StoreError(f"{self.partial}: has vanished or was replaced while being written")
+            why = "has vanished or was replaced while being written; is another run writing it?"
+            raise StoreError(f"{self.partial}: {why}")
         needed = self._file.id.get_filesize() + self._growth()
         if needed > self._reserved and hasattr(os, "posix_fallocate"):
             descriptor = os.open(self.partial, os.O_RDWR)
@@ -322,15 +332,19 @@ def _length(columns: Mapping[str, np.ndarray]) -> int:
     return len(next(iter(columns.values())))
 
 
-def _kept(run: Run, step: int) -> Iterator[tuple[str, np.ndarray]]:
-    """What a run continued after `step` keeps of what it had stored: path -> rows."""
-    chosen: dict[str, Any] = {"steps": slice(0, step)}
-    for group in ("evaluation", "events"):
-        if run.rows[f"{group}/step"]:
-            chosen[group] = run.column(f"{group}/step") <= step
+def _kept(run: Run, ends: np.ndarray, keep: Mapping[str, int]) -> Iterator[tuple[str, np.ndarray]]:
+    """What a run continued after the step `ends[rank]` of each rank keeps of what it had stored:
+    path -> rows."""
+    chosen: dict[str, Any] = {"steps": slice(0, int(ends.max()))}
+    if run.rows["evaluation/step"]:
+        chosen["evaluation"] = run.column("evaluation/step") <= ends.max()
+    if run.rows["events/step"]:
+        chosen["events"] = run.column("events/step") <= ends[run.column("events/rank") % run.ranks]
+    for group, count in keep.items():
+        chosen[group] = np.arange(run.rows[f"{group}/step"]) < count
     for field, values in run.arrays():
         if field.path == "rows/steps":
-            yield field.path, np.minimum(values, step)
+            yield field.path, np.minimum(values, ends)
         elif field.path.startswith("rows/") and field.name in chosen:
             yield field.path, np.array([np.count_nonzero(chosen[field.name])])
         elif field.dims:

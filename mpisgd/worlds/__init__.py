@@ -5,13 +5,15 @@ generators: in the communicator world they wait and never yield, in the clock wo
 whenever another rank's turn comes.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from mpisgd.letters import Answer, Letter, Verdict
+    from mpisgd.server import Server
     from mpisgd.worker import Worker
 
 Steps = Generator[None, None, None]
@@ -25,6 +27,12 @@ class Flight(Protocol):
     def start(self) -> None:
         """Copy the input and begin."""
 
+    def state(self) -> dict[str, float]:
+        """When it began and arrived (s), of one that has been waited for."""
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """It has arrived, as that says: waiting for it takes no time."""
+
 
 class Site(Protocol):
     """A rank's place in a world."""
@@ -35,6 +43,9 @@ class Site(Protocol):
     @property
     def asked_to_stop(self) -> bool:
         """Whether this rank was told to stop, by a signal."""
+
+    def now(self) -> float:
+        """Seconds since the run began, on its clock."""
 
     def begin_step(self, step: int) -> None:
         """Start the step's clocks."""
@@ -58,5 +69,42 @@ class Site(Protocol):
     def end_step(self, **columns: float) -> None:
         """Record a row of /steps: `columns` beside the site's own times."""
 
+    def rest(self, worker: "Worker") -> Steps:
+        """Until all ranks are here, with nothing in flight; save them. Raises NotFinite on every
+        rank if one has met what is not. Lining up takes time, saving does not count."""
+
     def evaluate(self, worker: "Worker") -> Steps:
         """Evaluate the mean of all ranks' parameters on the test set; its time does not count."""
+
+
+class ServerSite(Protocol):
+    """A server's place in a world."""
+
+    asked_to_stop: bool
+    paused_s: float
+
+    def now(self) -> float: ...
+
+    def receive(self, until: float | None) -> "Generator[None, None, Letter | None]":
+        """The next letter; None once `until` has passed, or if none will ever come."""
+
+    def send(self, worker: int, header: "Answer", payload: np.ndarray) -> None:
+        """`payload` may be changed at once."""
+
+    def notify(self, worker: int) -> None:
+        """Tell a worker that what it computes is out of date; at most once a reply."""
+
+    def announce(self, verdict: "Verdict") -> None:
+        """On server 0: to all other servers, which get verdicts in the order they were given."""
+
+    def busy(self, octets: int) -> Steps:
+        """The time of adding so many bytes, where time is not measured."""
+
+    def record(self, row: dict[str, float]) -> None:
+        """A row of /updates."""
+
+    def rest(self, server: "Server") -> Steps:
+        """On server 0: until every worker waits for it and nothing is on its way; save the run."""
+
+    def evaluate(self, server: "Server", final: bool) -> Steps:
+        """Hand in the shard as it is; the whole is evaluated once all shards are there."""

@@ -11,13 +11,16 @@ import numpy as np
 
 from allreduce.plan import wait_until
 from mpisgd import stragglers
-from mpisgd.evaluator import FACTS, FINAL, Evaluator, facts
+from mpisgd.evaluator import FINAL, Evaluator, facts
+from mpisgd.letters import Answer, Asked, Letter, Verdict
 from mpisgd.roles import Workshop
-from mpisgd.server import Answer, Asked, Letter, Server
+from mpisgd.server import Server
 from mpisgd.stragglers import Pace
 from mpisgd.worlds import Ready, Work
 from mpisgd.worlds.communicator import LOOK_EVERY, CommunicatorSite, Counters
-from mpisgd.worlds.ports import NOTICES, PUSHES, REPLIES, SNAPSHOTS, Bells, Port
+from mpisgd.worlds.marks import Marks
+from mpisgd.worlds.ports import NOTICES, PUSHES, REPLIES, Bells, Port
+from mpisgd.worlds.relays import Snapshots, Verdicts
 
 NOTICED = Answer._fields.index("noticed")
 Steps = Generator[None, None, None]
@@ -117,14 +120,17 @@ class ServerBench(_Bench):
     ):
         super().__init__(inner, number, crew)
         self.record, self.evaluator = record, evaluator
+        self.keep: Callable[[Server], object] | None = None  # saves the run
         shard, flat = workshop.shards[number], workshop.parameters.flat
         ranks = workshop.roles.workers
+        self._verdicts = Verdicts(inner.comm, workshop, number, self.now)
         self.port = Port(
             inner.comm, [(rank, shard.stop - shard.start) for rank in ranks], flat.dtype, Asked,
             self.now, sends=REPLIES, receives=PUSHES, deadline=inner.deadline,
+            beside=self._verdicts.next,
         )  # fmt: skip
         self._bells = Bells(inner.comm, ranks, NOTICES, True) if workshop.policy.abandon else None
-        self._snapshots = _Snapshots(inner.comm, workshop, number)
+        self._snapshots = Snapshots(inner.comm, workshop, number, inner.deadline)
 
     def receive(self, until: float | None) -> Generator[None, None, Letter | None]:
         return (yield from self.port.receive(until))
@@ -136,10 +142,20 @@ class ServerBench(_Bench):
         assert self._bells is not None
         self._bells.rearm(worker)
 
+    def announce(self, verdict: Verdict) -> None:
+        self._verdicts.send(verdict)
+
     def busy(self, octets: int) -> Steps:
         """Here time is measured. Others' shards are looked for now and then."""
         if self.evaluator is not None:
             self._take_in(self.evaluator)
+        yield from ()
+
+    def rest(self, server: Server) -> Steps:
+        """What workers are about is not waited for: it will be computed again."""
+        if self.keep is not None:
+            with _Pause(self.inner):
+                self.keep(server)
         yield from ()
 
     def evaluate(self, server: Server, final: bool) -> Steps:
@@ -161,6 +177,7 @@ class ServerBench(_Bench):
     def close(self) -> None:
         """Give all requests back."""
         self.port.close()
+        self._verdicts.close()
         self._snapshots.close()
         if self._bells is not None:
             self._bells.close()
@@ -188,7 +205,10 @@ class WorkerBench(_Bench):
         )  # fmt: skip
         self.port.expect()
         self._bells = Bells(inner.comm, ranks, NOTICES, False) if workshop.policy.abandon else None
-        self._busy_looking = workshop.policy.abandon or bool(workshop.experiment.colocated)
+        experiment = workshop.experiment
+        # Letters move only while somebody looks: those that are under way during a computation.
+        self._mailing = experiment.push == "layerwise" or bool(experiment.prefetch)
+        self._busy_looking = workshop.policy.abandon or bool(experiment.colocated) or self._mailing
         self._watched: set[int] = set()
         self._step, self._began, self._waiting_s = 0, 0.0, 0.0
         self._counters = Counters()
@@ -200,14 +220,25 @@ class WorkerBench(_Bench):
     def watch(self, servers: set[int]) -> None:
         self._watched = set(servers)
 
+    def unwatch(self, server: int) -> None:
+        self._watched.discard(server)
+
     def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
         began, counters = time.perf_counter(), self._counters
         self.abandoned = False
+        marks = None
+        if ready is not None and self.pace.stretches(self.number, self._step):
+            marks = Marks(self.progress)
         try:
-            work(self.progress, ready)
+            if marks is None:
+                work(self.progress, ready)
+            else:
+                work(marks.progress, marks.ready)
             seconds = self.pace(self.number, self._step, time.perf_counter() - began)
             if isinf(seconds):
                 stragglers.die()
+            if marks is not None and ready is not None:
+                marks.deliver(lambda share: self._pad(began + share * seconds), ready)
             self._pad(began + seconds)
         except Abandoned:
             self.abandoned = True
@@ -221,8 +252,10 @@ class WorkerBench(_Bench):
             return
         began = time.perf_counter()
         self.crew.look(self)
-        bells = self._bells
-        in_vain = bells is not None and all(map(bells.came, self._watched))
+        if self._mailing:
+            self.port.look()
+        bells, watched = self._bells, self._watched
+        in_vain = bells is not None and bool(watched) and all(map(bells.came, watched))
         self._counters.look(time.perf_counter() - began)
         if in_vain:
             raise Abandoned
@@ -241,11 +274,14 @@ class WorkerBench(_Bench):
     def send(self, server: int, header: Asked, payload: np.ndarray | None) -> None:
         self.port.send(server, header, payload)
 
-    def end_step(self, **columns: float) -> None:
+    def lap(self) -> dict[str, float]:
         now = self.now()
         self._counters.wait_s += max(0.0, now - self._waiting_s)
         times = {"start_s": self._began, "step_s": now - self._began}
-        self.inner.recorder.step(self._step, columns | times | vars(self._counters))
+        return times | vars(self._counters)
+
+    def record(self, step: int, columns: dict[str, float]) -> None:
+        self.inner.recorder.step(step, columns)
 
     def close(self) -> None:
         """Give all requests back."""
@@ -271,54 +307,3 @@ class _Pause:
 
     def __exit__(self, *error: object) -> None:
         self.inner.paused_s += time.perf_counter() - self.began
-
-
-class _Snapshots:
-    """Shards on their way to server 0, where they are evaluated."""
-
-    def __init__(self, comm: Any, workshop: Workshop, number: int):
-        self.comm, self.number, self.shards = comm, number, workshop.shards
-        self.ranks, self.dtype = workshop.roles.servers, workshop.parameters.dtype
-        self.parts = 1 if workshop.experiment.ema is None else 2
-        self._sends: list[tuple[Any, np.ndarray]] = []
-
-    def send(
-        self, label: int, values: dict[str, float], flat: np.ndarray, ema: np.ndarray | None
-    ) -> None:
-        """To server 0; the arrays are copied."""
-        letter = self._letter(self.number)
-        head, body = self._split(letter)
-        head[0] = label
-        head[1:] = [values[name] for name in FACTS]
-        body[0] = flat
-        if ema is not None:
-            body[1] = ema
-        request = self.comm.Isend(letter, self.ranks[0], SNAPSHOTS + self.number % 400)
-        self._sends = [(r, kept) for r, kept in self._sends if not r.Test()]
-        self._sends.append((request, letter))
-
-    def arrived(self) -> Generator[tuple, None, None]:
-        """(server, label, facts, shard, its average or None) of what has come."""
-        for number, rank in enumerate(self.ranks):
-            tag = SNAPSHOTS + number % 400
-            while number and self.comm.Iprobe(rank, tag):
-                letter = self._letter(number)
-                self.comm.Recv(letter, rank, tag)
-                head, body = self._split(letter)
-                values = dict(zip(FACTS, head[1:].tolist(), strict=True))
-                yield number, int(head[0]), values, body[0], body[1] if len(body) > 1 else None
-
-    def close(self) -> None:
-        """Wait until all have left."""
-        wait_until(lambda: all(request.Test() for request, _ in self._sends))
-
-    def _letter(self, number: int) -> np.ndarray:
-        shard = self.shards[number]
-        octets = self.parts * (shard.stop - shard.start) * self.dtype.itemsize
-        return np.zeros(8 * (1 + len(FACTS)) + octets, np.uint8)
-
-    def _split(self, letter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        edge = 8 * (1 + len(FACTS))
-        return letter[:edge].view(np.float64), letter[edge:].view(self.dtype).reshape(
-            self.parts, -1
-        )

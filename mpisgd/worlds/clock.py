@@ -5,7 +5,8 @@ times*; an all-reduce is evaluated when the last rank has started it. What the r
 and in which order they happen, is the cluster's affair (see `Cluster`).
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import isinf
 from typing import Any
@@ -21,8 +22,9 @@ from allreduce.simulate import simulate
 from allreduce.simulate_events import Cluster
 from allreduce.simulate_records import Collective
 from mpisgd.evaluation import TRAINING, shard_sums
+from mpisgd.models.statistics import moments, pooled
 from mpisgd.parameters import Parameters
-from mpisgd.worker import NotFinite, Worker
+from mpisgd.worker import Worker, first_not_finite
 from mpisgd.worlds import Ready, Work
 from mpisgd.worlds.communicator import Counters, Recorder
 from mpisgd.worlds.marks import Marks
@@ -46,8 +48,13 @@ class Clock:
         """`step_time(rank, step)`: seconds of a gradient; `seed`: of the network's noise."""
         self.size, self.network, self.schedule = schedule.size, network, schedule
         self.step_time, self.chunks, self.recorders = step_time, chunks, recorders
+        self.seed, self.collectives = seed, 0  # made so far: the noise of each has its number
         self.cluster = Cluster(network, self.size, seed)
         self.times = [0.0] * self.size
+        self.asked_to_stop = False
+        self.keep: Callable[[list[Worker]], object] | None = None  # saves the run, at a rest
+        self._resting: list[Worker] = []
+        self._rested: deque[int] = deque()  # ranks that go on after a rest
         self.groups: list[_Group] = []
         self.evaluations: dict[int, list[_Snapshot]] = {}
         self.sites = [ClockSite(self, rank) for rank in range(self.size)]
@@ -65,6 +72,9 @@ class Clock:
         for rank in range(self.size):
             advance(rank)
         while running:
+            if self._rested:
+                advance(self._rested.popleft())
+                continue
             event = self.cluster.next()
             if event is None:
                 ranks = ", ".join(map(str, sorted(running)[:8]))
@@ -74,7 +84,37 @@ class Clock:
 
     def collective(self, nbytes: int, itemsize: int) -> Collective:
         """An all-reduce that the cluster prices, to be started by every rank."""
+        self.collectives += 1
         return self.cluster.collective(self.schedule, nbytes, itemsize=itemsize, chunks=self.chunks)
+
+    def rest(self, worker: Worker) -> None:
+        """The rank has nothing in flight. With the last one all are saved, and go on at its time
+        on a network where nothing is on its way: so does a run that is restored."""
+        self._resting.append(worker)
+        if len(self._resting) < self.size:
+            return
+        workers = sorted(self._resting, key=lambda worker: worker.rank)
+        self._resting = []
+        steps = [worker.first_not_finite for worker in workers]
+        if any(steps):
+            raise first_not_finite(steps)
+        self.restore(self.state())
+        if self.keep is not None:
+            self.keep(workers)
+        self._rested.extend(range(self.size))
+
+    def state(self) -> dict[str, Any]:
+        """The virtual time, and what decides the noise to come; at a rest."""
+        time = max(self.cluster.now(rank) for rank in range(self.size))
+        return {"time_s": time, "collectives": self.collectives}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """All ranks idle at that time."""
+        self.collectives = state["collectives"]
+        self.times = [state["time_s"]] * self.size
+        self.cluster = Cluster(
+            self.network, self.size, self.seed, began=state["time_s"], made=self.collectives
+        )
 
     def final_average_s(self, buffer: np.ndarray) -> float:
         """Seconds of an average that all ranks start at once, with nothing else to do."""
@@ -92,17 +132,21 @@ class Clock:
             return
         del self.evaluations[worker.step]
         snapshots.sort(key=lambda snapshot: snapshot.worker.rank)
-        failed = [(s.not_finite, s.worker.rank) for s in snapshots if s.not_finite]
-        if failed and not worker.equal:
-            raise not_finite(failed)
+        steps = [snapshot.not_finite for snapshot in snapshots]
+        if any(steps) and not worker.equal:
+            raise first_not_finite(steps)
         mean = _mean([s.parameters for s in snapshots], self.schedule, equal=worker.equal)
         ema = None
         if worker.ema is not None:
             ema = _mean([s.ema for s in snapshots if s.ema is not None], self.schedule, equal=False)
-        sums = [
-            shard_sums(worker.model, worker.dataset, mean, ema, rank, self.size)
-            for rank in range(self.size)
-        ]
+        kept = [snapshot.moments for snapshot in snapshots]
+        if kept[0].size:
+            evaluate(build("tree", self.size), kept)
+        with pooled(worker.model, kept[0]):
+            sums = [
+                shard_sums(worker.model, worker.dataset, mean, ema, rank, self.size)
+                for rank in range(self.size)
+            ]
         for snapshot, vector in zip(snapshots, sums, strict=True):
             vector[TRAINING] = snapshot.training
         evaluate(build("tree", self.size), sums)
@@ -115,13 +159,15 @@ class Clock:
 class ClockSite:
     """One virtual rank's place."""
 
-    asked_to_stop = False
-
     def __init__(self, clock: Clock, rank: int):
         self.clock, self.rank, self.size = clock, rank, clock.size
         self._plans = 0
         self._step, self._step_began = 0, 0.0
         self._counters = Counters()
+
+    @property
+    def asked_to_stop(self) -> bool:
+        return self.clock.asked_to_stop
 
     def now(self) -> float:
         return self.clock.times[self.rank]
@@ -157,13 +203,13 @@ class ClockSite:
 
     def wait(self, flight: "_VirtualFlight") -> Steps:
         began = self.now()
-        assert flight.collective is not None, "waits for what it has not started"
-        self.clock.cluster.wait(self.rank, flight.collective)
-        yield
+        if flight.collective is not None:
+            self.clock.cluster.wait(self.rank, flight.collective)
+            yield
+            flight.ended_s = flight.collective.completion[self.rank] or self.now()
         counters = self._counters
         counters.wait_s += self.now() - began
-        counters.flight_start_s = flight.began_s
-        counters.flight_end_s = flight.collective.completion[self.rank] or self.now()
+        counters.flight(flight.began_s, flight.ended_s)
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:
         values = np.zeros(self.size, np.int64)
@@ -177,6 +223,10 @@ class ClockSite:
         times = {"start_s": self._step_began, "step_s": self.now() - self._step_began}
         recorder = self.clock.recorders[self.rank]
         recorder.step(self._step, columns | times | vars(self._counters))
+
+    def rest(self, worker: Worker) -> Steps:
+        self.clock.rest(worker)
+        yield
 
     def evaluate(self, worker: Worker) -> Steps:
         self.clock.evaluate(worker)
@@ -219,14 +269,21 @@ class _VirtualFlight:
 
     def __init__(self, group: _Group, rank: int, source: np.ndarray, result: np.ndarray):
         self.group, self.rank, self.source, self.result = group, rank, source, result
-        self.collective: Collective | None = None
-        self.began_s = 0.0
+        self.collective: Collective | None = None  # None: it has arrived before a rest
+        self.began_s = self.ended_s = 0.0
 
     def start(self) -> None:
         if self.source is not self.result:
             self.result[...] = self.source
         self.began_s = self.group.clock.times[self.rank]
         self.collective = self.group.start(self.rank, self.result)
+
+    def state(self) -> dict[str, float]:
+        return {"began_s": self.began_s, "ended_s": self.ended_s}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        self.began_s, self.ended_s = state["began_s"], state["ended_s"]
+        self.collective = None
 
 
 class _Snapshot:
@@ -236,13 +293,8 @@ class _Snapshot:
         self.worker, self.time, self.not_finite = worker, time, worker.first_not_finite
         self.training = worker.loss_sum, worker.loss_samples
         self.parameters = _copy(worker.parameters, worker.parameters.flat)
+        self.moments = moments(worker.model)
         self.ema = None if worker.ema is None else _copy(worker.parameters, worker.ema.average)
-
-
-def not_finite(failed: Sequence[tuple[int, int]]) -> NotFinite:
-    """From the (step, rank) pairs where something was not finite."""
-    step, rank = min(failed)
-    return NotFinite(f"loss or gradient not finite on rank {rank} at step {step}")
 
 
 def _copy(shape: Parameters, flat: np.ndarray) -> Parameters:

@@ -6,7 +6,7 @@
 
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,8 +18,9 @@ from allreduce.plan import Plan
 from allreduce.schedule import Schedule
 from mpisgd import stragglers
 from mpisgd.evaluation import TRAINING, shard_sums
+from mpisgd.models.statistics import moments, pooled
 from mpisgd.parameters import Parameters
-from mpisgd.worker import Mean, Worker
+from mpisgd.worker import Mean, Worker, first_not_finite
 from mpisgd.worlds import Ready, Work
 from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.progress import PolledFlight, ProgressThread, ThreadedFlight
@@ -47,12 +48,17 @@ class Counters:
     poll_s: float = 0.0
     wait_s: float = 0.0
     polls: int = 0
-    flight_start_s: float = math.nan  # of the average that arrived in this step
-    flight_end_s: float = math.nan
+    flight_start_s: float = math.nan  # of the averages that arrived in this step, the first start
+    flight_end_s: float = math.nan  # and the last end
 
     def look(self, seconds: float) -> None:
         self.poll_s += seconds
         self.polls += 1
+
+    def flight(self, start_s: float, end_s: float) -> None:
+        """An average has arrived."""
+        self.flight_start_s = float(np.fmin(self.flight_start_s, start_s))
+        self.flight_end_s = float(np.fmax(self.flight_end_s, end_s))
 
 
 class CommunicatorSite:
@@ -78,13 +84,15 @@ class CommunicatorSite:
         self.pace = pace or stragglers.Pace(step_time, None)
         self.asked_to_stop = False
         self.final_average_s = 0.0  # how long the last average took that only evaluation needs
+        self.saving_s = 0.0  # how long checkpoints have stopped the run
         self.thread = ProgressThread(thread_comm) if thread_comm is not None else None
         self._flying: list[PolledFlight] = []
         self._flights: list[PolledFlight | ThreadedFlight] = []
         self._counters = Counters()
-        self._origin, self._paused = time.perf_counter(), 0.0
+        self._origin, self._paused, self._restored_s = time.perf_counter(), 0.0, 0.0
         self._step, self._step_began = 0, 0.0
         self._average: Mean | None = None
+        self.keep: Callable[[Worker], object] | None = None  # saves the run, at a rest
 
     def now(self) -> float:
         """Seconds since the run began, evaluations left out."""
@@ -104,9 +112,17 @@ class CommunicatorSite:
         self._all_reduce(broadcast(self.size), values)
 
     def begin(self) -> None:
-        """The run's zero of time, when all ranks have come so far."""
+        """The run's zero of time, or that of a restored one, when all ranks have come so far."""
         self.sum(np.zeros(1))
-        self._origin, self._paused = time.perf_counter(), 0.0
+        self._origin, self._paused = time.perf_counter() - self._restored_s, 0.0
+
+    def state(self) -> dict[str, float]:
+        """The run's time so far, at a rest."""
+        return {"time_s": self.now(), "final_average_s": self.final_average_s}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on from there; before `begin`."""
+        self._restored_s, self.final_average_s = state["time_s"], state["final_average_s"]
 
     def begin_step(self, step: int) -> None:
         self._step, self._step_began = step, self.now()
@@ -165,7 +181,7 @@ class CommunicatorSite:
         flight.wait()
         counters = self._counters
         counters.wait_s += time.perf_counter() - began
-        counters.flight_start_s, counters.flight_end_s = flight.began_s, flight.ended_s
+        counters.flight(flight.began_s, flight.ended_s)
         yield from ()
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:
@@ -188,6 +204,17 @@ class CommunicatorSite:
         times = {"start_s": self._step_began, "step_s": now - self._step_began}
         self.recorder.step(self._step, columns | times | vars(self._counters))
 
+    def rest(self, worker: Worker) -> Steps:
+        steps = self.all_values(worker.first_not_finite)
+        if any(steps):
+            raise first_not_finite(steps)
+        if self.keep is not None:
+            began = time.perf_counter()
+            self.keep(worker)
+            self.saving_s += time.perf_counter() - began
+            self._paused += time.perf_counter() - began
+        yield from ()
+
     def evaluate(self, worker: Worker) -> Steps:
         began, time_s = time.perf_counter(), self.now()
         if self._average is None:
@@ -199,7 +226,11 @@ class CommunicatorSite:
             mean = self._average.result
             self.final_average_s = time.perf_counter() - began
         ema = self._mean_of_ema(worker)
-        sums = shard_sums(worker.model, worker.dataset, mean, ema, self.rank, self.size)
+        kept = moments(worker.model)
+        if kept.size:
+            self.sum(kept)
+        with pooled(worker.model, kept):
+            sums = shard_sums(worker.model, worker.dataset, mean, ema, self.rank, self.size)
         sums[TRAINING] = worker.loss_sum, worker.loss_samples
         self.recorder.evaluation(worker, self.sum(sums), time_s + self.final_average_s)
         self._paused += time.perf_counter() - began
@@ -243,10 +274,7 @@ class CommunicatorSite:
 
     def _deliver(self, marks: Marks, ready: Ready, began: float, seconds: float) -> None:
         """Say what is ready when it would be in a step that takes `seconds`."""
-        for share, _, lows in marks.pieces():
-            self._pad(began + share * seconds)
-            for low in lows:
-                ready(low)
+        marks.deliver(lambda share: self._pad(began + share * seconds), ready)
 
     def _pad(self, until: float) -> None:
         """Stand in for an accelerator at work: sleep, and look now and then."""

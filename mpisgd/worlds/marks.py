@@ -23,6 +23,13 @@ class Marks:
     def ready(self, low: int) -> None:
         self._ready.append((self.looks[-1] if self.looks else 0.0, low))
 
+    def deliver(self, reach: Callable[[float], object], ready: Callable[[int], object]) -> None:
+        """Say what is ready when it would be; `reach` waits for a share of the work."""
+        for share, _, lows in self.pieces():
+            reach(share)
+            for low in lows:
+                ready(low)
+
     def pieces(self) -> Iterator[tuple[float, list[float], list[int]]]:
         """(share at which the piece ends, the looks inside it, what is ready at its end)."""
         marks = [*self._ready, (1.0, -1)]

@@ -1,6 +1,7 @@
 """Servers and workers as processes of a Post: the same generators, in virtual time."""
 
-from collections.abc import Callable, Generator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from math import isinf
 from typing import Any
@@ -8,13 +9,17 @@ from typing import Any
 import numpy as np
 
 from mpisgd.algorithms.servers import serve, work
+from mpisgd.checkpoint.resume import RUN
+from mpisgd.checkpoint.state import flatten, unflatten
 from mpisgd.evaluator import FINAL, Evaluator, facts
+from mpisgd.letters import LEADER, Answer, Asked, Letter, Verdict
 from mpisgd.roles import Workshop
 from mpisgd.served import ServedWorker
-from mpisgd.server import Answer, Asked, Letter, Server
+from mpisgd.server import Server
 from mpisgd.stragglers import Pace
 from mpisgd.worlds import Ready, Work
 from mpisgd.worlds.communicator import Counters
+from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.post import Desk, Post
 
 HEADER_B = 80  # bytes of a letter beside its shard
@@ -42,8 +47,46 @@ class Offices:
         self.worker_sites = [WorkerOffice(self, n, r) for n, r in enumerate(workshop.roles.workers)]
         self.servers = [workshop.server(site, site.number) for site in self.server_sites]
         self.workers = [workshop.worker(site, site.number) for site in self.worker_sites]
+        self.policy = workshop.policy
+        self.keep: Callable[[Mapping[str, Any]], object] | None = None  # saves the run, at a rest
+        self._seat_all()
+
+    def rest(self) -> None:
+        """Nothing is on its way: save the run, and let all begin anew as a restored one does."""
+        sections = {name: unflatten(flatten(state)) for name, state in self.state().items()}
+        if self.keep is not None:
+            self.keep(sections)
+        self.restore(sections)
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """By section: RUN, and one for each server and worker. At a rest."""
+        post = self.post
+        run = {"time_s": post.now, "restarts": post.restarts, "evaluator": self.evaluator.state()}
+        return {RUN: run} | {
+            name: {"own": who.state(), "site": who.site.state()} for name, who in self._named()
+        }
+
+    def restore(self, sections: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on from there. Raises BadState."""
+        run = sections[RUN]
+        self.evaluator.restore(run.get("evaluator", {}))
+        for name, who in self._named():
+            who.restore(sections[name]["own"])
+            who.site.restore(sections[name]["site"])
+        self.post.restart(run["time_s"], run["restarts"] + 1)
+        rests = self.servers[0].rests
+        if rests is not None:
+            rests.rested(run["time_s"])
+        self._seat_all()
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        """Servers and workers by the names of their sections."""
+        yield from ((f"server{server.index}", server) for server in self.servers)
+        yield from ((f"worker{worker.rank}", worker) for worker in self.workers)
+
+    def _seat_all(self) -> None:
         for server in self.servers:
-            self._seat(server, serve(server, workshop.policy))
+            self._seat(server, serve(server, self.policy))
         for worker in self.workers:
             self._seat(worker, work(worker))
 
@@ -54,7 +97,7 @@ class Offices:
     @staticmethod
     def _seat(who: Server | ServedWorker, generator: Steps) -> None:
         office: Any = who.site
-        office.desk.generator = generator
+        office.desk.generator = office.desk.die() if office.is_dead else generator
 
 
 class _Office:
@@ -66,6 +109,29 @@ class _Office:
     def __init__(self, offices: Offices, number: int, rank: int):
         self.offices, self.number, self.place = offices, number, rank
         self.desk: Desk = offices.post.desk(rank)
+        self.is_dead = False
+
+    def state(self) -> dict[str, Any]:
+        """What waits to be read."""
+        letters = {
+            str(i): {
+                "source": letter.source,
+                "header": np.array(letter.header, float),
+                "payload": letter.payload,
+                "arrived_s": letter.arrived_s,
+            }
+            for i, letter in enumerate(self.desk.inbox)
+        }
+        return {"dead": self.offices.post.is_dead(self.desk), "inbox": letters}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.is_dead = bool(state["dead"])
+        self.desk.inbox.clear()
+        for _, letter in sorted(state.get("inbox", {}).items(), key=lambda item: int(item[0])):
+            header = tuple(letter["header"].tolist())
+            self.desk.put(
+                Letter(letter["source"], header, letter.get("payload"), letter["arrived_s"])
+            )
 
     def now(self) -> float:
         return self.offices.post.now
@@ -85,6 +151,22 @@ class _Office:
 class ServerOffice(_Office):
     """A virtual server's place."""
 
+    def __init__(self, offices: Offices, number: int, rank: int):
+        super().__init__(offices, number, rank)
+        self._verdicts: deque[Verdict] = deque()  # on their way here, which keep their order
+
+    def announce(self, verdict: Verdict) -> None:
+        for office in self.offices.server_sites[1:]:
+            office.expect(self.place, verdict)
+
+    def expect(self, source: int, verdict: Verdict) -> None:
+        """It is on its way from that rank."""
+        self._verdicts.append(verdict)
+        self.offices.post.carry(source, self.desk, HEADER_B, self._take_verdict)
+
+    def _take_verdict(self) -> None:
+        self.desk.put(Letter(LEADER, self._verdicts.popleft(), None, self.now()))
+
     def send(self, worker: int, header: Answer, payload: np.ndarray) -> None:
         self._post(self.offices.worker_sites[worker], header, payload.copy())
 
@@ -102,6 +184,10 @@ class ServerOffice(_Office):
 
     def record(self, row: dict[str, float]) -> None:
         self.offices.record_update(row)
+
+    def rest(self, server: Server) -> Steps:
+        self.offices.post.quiet = self.offices.rest
+        yield  # for ever: the one who goes on after the rest is another
 
     def evaluate(self, server: Server, final: bool) -> Steps:
         label = FINAL if final else server.step
@@ -127,6 +213,25 @@ class WorkerOffice(_Office):
     def size(self) -> int:
         return len(self.offices.worker_sites)
 
+    def state(self) -> dict[str, Any]:
+        times = {"step": self._step, "began_s": self._began, "computed_s": self._computed}
+        return super().state() | {
+            "times": times,
+            "abandoned": self.abandoned,
+            "counters": vars(self._counters),
+            "watched": np.array(sorted(self._watched), int),
+            "notices": np.array(sorted(self._notices), int),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        times = state["times"]
+        self._step, self._began = times["step"], times["began_s"]
+        self._computed, self.abandoned = times["computed_s"], bool(state["abandoned"])
+        self._counters = Counters(**state["counters"])
+        self._watched = set(state["watched"].tolist())
+        self._notices = set(state["notices"].tolist())
+
     def begin_step(self, step: int) -> None:
         self._step, self._began = step, self.now()
         self._counters = Counters()
@@ -135,21 +240,35 @@ class WorkerOffice(_Office):
         self._watched = set(servers)
         self._notices -= servers
 
+    def unwatch(self, server: int) -> None:
+        self._watched.discard(server)
+
     def take_notice(self, server: int) -> None:
         """`server` has a newer version than what is being computed with."""
         self._notices.add(server)
-        if self._watched <= self._notices:
+        if self._in_vain:
             self.desk.interrupt()
 
+    @property
+    def _in_vain(self) -> bool:
+        return bool(self._watched) and self._watched <= self._notices
+
     def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
-        work(lambda share: None, ready)
+        marks = Marks()
+        work(marks.progress, None if ready is None else marks.ready)
         seconds, began = self.offices.pace(self.number, self._step), self.now()
         if isinf(seconds):
             yield from self.desk.die()
         self.abandoned = False
-        yield from self.desk.sleep(seconds)
+        for share, _, lows in marks.pieces():
+            yield from self.desk.sleep(began + share * seconds - self.now())
+            self.abandoned = self._in_vain
+            if self.abandoned:
+                break
+            for low in lows:
+                assert ready is not None
+                ready(low)
         self._computed = self.now()
-        self.abandoned = self._watched <= self._notices
         self._counters.compute_s += self._computed - began
 
     def updating(self) -> AbstractContextManager[Any]:
@@ -158,8 +277,11 @@ class WorkerOffice(_Office):
     def send(self, server: int, header: Asked, payload: np.ndarray | None) -> None:
         self._post(self.offices.server_sites[server], header, payload)
 
-    def end_step(self, **columns: float) -> None:
+    def lap(self) -> dict[str, float]:
         now = self.now()
         self._counters.wait_s += now - self._computed
         times = {"start_s": self._began, "step_s": now - self._began}
-        self.offices.record_step(self.place, self._step, columns | times | vars(self._counters))
+        return times | vars(self._counters)
+
+    def record(self, step: int, columns: dict[str, float]) -> None:
+        self.offices.record_step(self.place, step, columns)

@@ -15,13 +15,13 @@ from numpy.typing import DTypeLike
 
 from allreduce.errors import Stalled
 from allreduce.plan import wait_until
-from mpisgd.server import Letter, unpacked
+from mpisgd.letters import Letter, unpacked
 
 HEADER = 10  # numbers before the shard; the last says whether a shard follows
 HEADER_OCTETS = 8 * HEADER
 CHUNK_OCTETS = 1 << 22
 TAGS = 200  # for the chunks of a letter
-PUSHES, REPLIES, NOTICES, SNAPSHOTS = 31000, 31200, 31400, 31500  # tags
+PUSHES, REPLIES, NOTICES = 31000, 31200, 31400  # tags
 LOOKS_PER_CLOCK = 64
 
 
@@ -29,7 +29,8 @@ class Port:
     """`peers`: (rank, elements of the letters exchanged with it); letters name them by number.
 
     `kind`: the header of what comes in, a NamedTuple of at most HEADER - 1 numbers. `deadline`:
-    seconds without any letter after which `receive` gives up. `moves`: letters that came.
+    seconds without any letter after which `receive` gives up. `beside`: letters that come some
+    other way, None when there is none. `moves`: letters that came.
     """
 
     def __init__(
@@ -44,15 +45,16 @@ class Port:
         receives: int,
         deadline: float = 60.0,
         chunk_octets: int = CHUNK_OCTETS,
+        beside: Callable[[], Letter | None] = lambda: None,
     ):
         """`sends`, `receives`: the first tag of each direction."""
-        self.kind, self.now, self.deadline = kind, now, deadline
+        self.kind, self.now, self.deadline, self.beside = kind, now, deadline, beside
         self.rank, self.moves = comm.Get_rank(), 0
         self.boxes = [
             _Box(comm, rank, count, np.dtype(dtype), sends, receives, chunk_octets)
             for rank, count in peers
         ]
-        self._came: deque[tuple[int, float]] = deque()
+        self._came: deque[Letter] = deque()
         self._looks, self._moved = 0, time.monotonic()
 
     def expect(self) -> None:
@@ -72,9 +74,10 @@ class Port:
         """See what has come."""
         for number, box in enumerate(self.boxes):
             if box.awaited and box.came():
-                self._came.append((number, self.now()))
-                self.moves += 1
-                self._moved = time.monotonic()
+                payload = box.payload if box.follows else None
+                self._take(Letter(number, unpacked(self.kind, box.header), payload, self.now()))
+        while (letter := self.beside()) is not None:
+            self._take(letter)
 
     def receive(self, until: float | None = None) -> Generator[None, None, Letter | None]:
         """The next letter; None at the time `until`, or after the deadline. Yields while there is
@@ -89,10 +92,7 @@ class Port:
             if until is None and self._in_vain():
                 return None
             yield
-        number, arrived_s = self._came.popleft()
-        box = self.boxes[number]
-        header = unpacked(self.kind, box.header)
-        return Letter(number, header, box.payload if box.follows else None, arrived_s)
+        return self._came.popleft()
 
     def close(self) -> None:
         """Wait until what was sent has left; give all requests back."""
@@ -100,6 +100,11 @@ class Port:
         for box in self.boxes:
             self._let_go(box)
             box.free()
+
+    def _take(self, letter: Letter) -> None:
+        self._came.append(letter)
+        self.moves += 1
+        self._moved = time.monotonic()
 
     def _let_go(self, box: "_Box") -> None:
         wait_until(lambda: box.left() or self._late(box.rank))

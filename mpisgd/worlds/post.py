@@ -7,6 +7,7 @@ plays the events in order of time (first come, first served at equal times) and 
 import heapq
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -34,10 +35,12 @@ class Post:
         self._count = 0
         self._open: set[Desk] = set()
         self._routes: dict[tuple[int, int], tuple[float, list[tuple[int, float]]]] = {}
-        credit = bursts(network, ranks)
-        self._queues = Queues(credit)
-        self._fair = Fair(credit) if network.sharing == "fair" else None
+        self._idle_links()
+        self._seed, self.restarts = seed, 0
         self._random = np.random.default_rng((seed, 0x6C74))
+        self._carried = 0  # letters on their way
+        self._dead: set[Desk] = set()
+        self.quiet: Callable[[], object] | None = None  # called once nothing is on its way
 
     def desk(self, rank: int) -> "Desk":
         """A place for a process of that rank; give it its `generator` before the run."""
@@ -51,18 +54,49 @@ class Post:
         does; processes may raise it themselves.
         """
         self._open = set(self.desks)
-        self._ready.extend((desk, 0) for desk in self.desks)
+        if not self._ready:
+            self._ready.extend((desk, desk.token) for desk in self.desks)
         ready, events = self._ready, self._events
         while self._open:
             if ready:
                 desk, token = ready.popleft()
                 if desk.token == token:
                     self._resume(desk)
+            elif self.quiet is not None and self._is_quiet():
+                quiet, self.quiet = self.quiet, None
+                quiet()
             elif events:
                 self.now, _, play, subject = heapq.heappop(events)
                 play(subject)
             else:
                 self._give_up()
+
+    def restart(self, now: float, restarts: int) -> None:
+        """All processes begin, at that time, with new generators; nothing is on its way.
+        `restarts`: how often that has happened, which decides the noise to come."""
+        self.now, self.restarts = now, restarts
+        self._random = np.random.default_rng((self._seed, 0x6C74, restarts))
+        self._idle_links()
+        self._events.clear()
+        self._ready.clear()
+        for desk in self.desks:
+            desk.token += 1
+            desk.listening = desk.computing = desk.told = False
+        self._open = set(self.desks)
+        self._ready.extend((desk, desk.token) for desk in self.desks)
+
+    def _idle_links(self) -> None:
+        credit = bursts(self.network, self.ranks)
+        self._queues = Queues(credit)
+        self._fair = Fair(credit) if self.network.sharing == "fair" else None
+
+    def is_dead(self, desk: "Desk") -> bool:
+        """Whether its process has died."""
+        return desk in self._dead
+
+    def _is_quiet(self) -> bool:
+        """Whether no letter is on its way and nobody at work: whoever waits does so for `quiet`."""
+        return not self._carried and not any(desk.computing for desk in self._open)
 
     def at(self, time: float, play: Callable[[Any], None], subject: Any) -> None:
         """Call play(subject) at that time."""
@@ -80,6 +114,8 @@ class Post:
         if source == to.rank:
             put()
             return
+        self._carried += 1
+        put = partial(self._land, put)
         latency, links = self._route(source, to.rank)
         factor = 1.0
         if self.network.noise:
@@ -97,8 +133,13 @@ class Post:
         else:
             put()
 
+    def _land(self, put: Callable[[], None]) -> None:
+        self._carried -= 1
+        put()
+
     def died(self, desk: "Desk") -> None:
         """Its process is never resumed."""
+        self._dead.add(desk)
         desk.token += 1
         self._open.discard(desk)
 

@@ -4,7 +4,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from allreduce.plan import Plan, wait_until
@@ -15,7 +15,21 @@ PAUSE = 5e-5  # s a thread sleeps between looks while its rank computes: it need
 Clock = Callable[[], float]  # seconds since the run began
 
 
-class PolledFlight:
+class _Flight:
+    """A plan, and when it was started last and its arrival was noticed."""
+
+    plan: Plan
+    began_s = ended_s = math.nan
+
+    def state(self) -> dict[str, float]:
+        return {"began_s": self.began_s, "ended_s": self.ended_s}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """As if it had arrived: a plan that was not started is not waited for."""
+        self.began_s, self.ended_s = state["began_s"], state["ended_s"]
+
+
+class PolledFlight(_Flight):
     """A plan that its rank moves on; `look` looks at everything in flight there.
 
     `began_s`, `ended_s`: when it was started last, and when its arrival was noticed.
@@ -29,7 +43,6 @@ class PolledFlight:
         now: Clock,
     ):
         self.plan, self._begin, self._look, self._now = plan, begin, look, now
-        self.began_s = self.ended_s = math.nan
 
     def start(self) -> None:
         self.began_s = self._now()
@@ -50,12 +63,11 @@ class PolledFlight:
         return self.plan.test()
 
 
-class ThreadedFlight:
+class ThreadedFlight(_Flight):
     """A plan that a ProgressThread moves on. The input is copied on the caller's thread."""
 
     def __init__(self, thread: "ProgressThread", plan: Plan, now: Clock):
         self.plan, self._thread, self._now = plan, thread, now
-        self.began_s = self.ended_s = math.nan
         self.arrived = threading.Event()
         self.arrived.set()
         self.awaited = False

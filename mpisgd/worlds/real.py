@@ -10,11 +10,14 @@ from typing import Any
 from allreduce.algorithms import build
 from allreduce.errors import Stalled
 from mpisgd import launch, tuning
+from mpisgd.checkpoint.keeper import Keeping, store_options
+from mpisgd.checkpoint.ranks import Gathering
 from mpisgd.data import Dataset
 from mpisgd.environment import environment
 from mpisgd.errors import UsageError
 from mpisgd.evaluation import effective_share
 from mpisgd.experiment import Experiment
+from mpisgd.models.statistics import POOLED, described
 from mpisgd.recording import Recorder
 from mpisgd.stragglers import pace
 from mpisgd.train import Place, algorithm_run, build_worker, progress_bar, report
@@ -23,7 +26,11 @@ from mpisgd.worlds.communicator import CommunicatorSite
 
 
 def train(
-    comm: Any, experiment: Experiment, dataset: Dataset, arguments: argparse.Namespace
+    comm: Any,
+    experiment: Experiment,
+    dataset: Dataset,
+    arguments: argparse.Namespace,
+    keeping: Keeping | None = None,
 ) -> int:
     """Train on `comm`; the exit code. `experiment` is resolved and agreed on."""
     rank = comm.Get_rank()
@@ -38,7 +45,7 @@ def train(
     thread_comm = launch.thread_comm(comm) if experiment.progress == "thread" else None
     store, refused = None, None
     try:
-        store = open_store(experiment, hosts, times, arguments) if rank == 0 else None
+        store = open_store(experiment, hosts, times, arguments, keeping) if rank == 0 else None
     except UsageError as mistake:  # another job may have taken the name since it was checked
         refused = mistake
     launch.agree(comm, refused, experiment.deadline_s)
@@ -59,8 +66,10 @@ def train(
         site.asked_to_stop = True
 
     with launch.Signals(comm, ask) as signals, closing(site), bar or nullcontext():
+        if keeping is not None:
+            keep(keeping, experiment, site, worker, recorder, store, signals)
         try:
-            _run(site, experiment, worker)
+            _run(site, experiment, worker, keeping is not None and keeping.resumed is not None)
         except NotFinite as failure:
             recorder.finish()
             if store is not None:
@@ -72,7 +81,9 @@ def train(
         if store is not None and worker.stopping:
             store.close(reason=f"stopped by signal {number} after step {worker.step}")
         elif store is not None:
-            store.complete({"final_average_s": site.final_average_s, **last})
+            stated = described(worker.model, POOLED)
+            spent = {"final_average_s": site.final_average_s, "saving_s": site.saving_s}
+            store.complete({**spent, **last, **stated})
     if rank == 0:
         report(experiment, last, arguments)
         if worker.stopping:
@@ -81,9 +92,47 @@ def train(
     return 128 + number if worker.stopping else 0
 
 
-def _run(site: CommunicatorSite, experiment: Experiment, worker: Worker) -> None:
-    """From equal parameters to the last message."""
-    site.broadcast(worker.parameters.buffer)
+def keep(
+    keeping: Keeping,
+    experiment: Experiment,
+    site: CommunicatorSite,
+    worker: Worker,
+    recorder: Recorder,
+    store: Any,
+    signals: launch.Signals,
+) -> None:
+    """Let the run be saved, and go on from where it was. Nothing has begun."""
+    keeper, resumed, since_s = None, keeping.resumed, 0.0
+    identity = {**keeping.identity, "config": experiment.config()}
+    if site.rank == 0:
+        keeper = keeping._replace(identity=identity).keeper()
+    if resumed is not None:
+        site.restore(resumed.state["site"])
+        worker.restore(resumed.state["worker"])
+        recorder.last_evaluation = resumed.meta["evaluation"]
+        recorder.evaluated = resumed.meta["keep"]["evaluation"]
+        since_s = resumed.state["site"]["time_s"]
+    worker.rests = keeping.rests(since_s)
+    gathering = Gathering(
+        site.comm, keeper, recorder, store, experiment.deadline_s, keeping.saving, identity
+    )
+    gathering.steps = [] if resumed is None else [resumed.step]
+
+    def save(worker: Worker) -> None:
+        if worker.stopping:
+            signals.met()
+        recorder.rows.hand_over()
+        shipped = site.all_values(recorder.rows.shipped)
+        state = {"worker": worker.state(), "site": site.state()}
+        gathering(worker.step, state, shipped)
+
+    site.keep = save
+
+
+def _run(site: CommunicatorSite, experiment: Experiment, worker: Worker, resumed: bool) -> None:
+    """From equal parameters, or those of a checkpoint, to the last message."""
+    if not resumed:
+        site.broadcast(worker.parameters.buffer)
     site.begin()
     try:
         for _ in algorithm_run(experiment, worker):
@@ -98,6 +147,7 @@ def open_store(
     hosts: list[str],
     times: tuning.Times | None,
     arguments: argparse.Namespace,
+    keeping: Keeping | None = None,
 ) -> Any:
     if arguments.output is None:
         return None
@@ -111,10 +161,14 @@ def open_store(
         "recorded_by": "rank 0",
         "delay_from": None if times is None else times._asdict(),
     }
-    return RemoteWriter(
+    store = RemoteWriter(
         arguments.output, kind="train", config=experiment.config(), environment=made_with,
-        ranks=experiment.ranks, overwrite=arguments.overwrite,
+        ranks=experiment.ranks, **store_options(keeping, arguments.overwrite),
     )  # fmt: skip
+    if keeping is not None and keeping.resumed is not None:
+        store.restart(**keeping.resumed.restart())
+        store.flush()
+    return store
 
 
 def _cores(hosts: list[str]) -> int:

@@ -1,8 +1,12 @@
 """A training run of virtual ranks: the same generators, driven by a clock in this process."""
 
 import argparse
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from itertools import chain
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -12,12 +16,15 @@ from allreduce.errors import AllreduceError, Stalled
 from allreduce.network import Network, network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
+from mpisgd.checkpoint.keeper import Keeping, store_options
+from mpisgd.checkpoint.resume import RUN
 from mpisgd.data import Dataset
 from mpisgd.environment import environment
 from mpisgd.errors import UsageError
 from mpisgd.evaluation import effective_share, row
 from mpisgd.experiment import Experiment
 from mpisgd.launch import LEFT_EARLY, NOT_FINITE
+from mpisgd.models.statistics import POOLED, described
 from mpisgd.recording import packed, store_rows
 from mpisgd.stragglers import pace
 from mpisgd.train import VIRTUAL_STEP_S, Place, algorithm_run, build_worker, progress_bar, report
@@ -29,19 +36,27 @@ from mpisgd.worlds.communicator import Recorder
 ROWS = 64  # rows of one rank handed to the store at once
 
 
-def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespace) -> int:
+def train(
+    experiment: Experiment,
+    dataset: Dataset,
+    arguments: argparse.Namespace,
+    keeping: Keeping | None = None,
+) -> int:
     """Train `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
     if experiment.delay == "auto":
         experiment = _tuned(experiment, dataset)
-    store = open_store(experiment, arguments)
+    store = open_store(experiment, arguments, keeping)
     bar = progress_bar(experiment)
     recorders = [
         VirtualRecorder(rank, store, effective_share(experiment), bar if rank == 0 else None)
         for rank in range(experiment.ranks)
     ]
     clock, workers = world(experiment, dataset, recorders)
+    if keeping is not None:
+        keep(keeping, experiment, clock, workers, recorders, store)
     try:
-        clock.run([algorithm_run(experiment, worker) for worker in workers])
+        with Asked(clock) as asked:
+            clock.run([algorithm_run(experiment, worker) for worker in workers])
     except NotFinite as failure:
         finish(recorders, store)
         if store is not None:
@@ -64,10 +79,73 @@ def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespac
             bar.close()
     finish(recorders, store)
     last = recorders[0].last_evaluation
+    if workers[0].stopping:
+        if store is not None:
+            store.close(reason=f"stopped by signal {asked.number} after step {workers[0].step}")
+        print(f"mpisgd: stopped by a signal after step {workers[0].step}", file=sys.stderr)
+        return 128 + asked.number
     if store is not None:
-        store.complete(last)
+        store.complete({**last, **described(workers[0].model, POOLED)})
     report(experiment, last, arguments)
     return 0
+
+
+def keep(
+    keeping: Keeping,
+    experiment: Experiment,
+    clock: Clock,
+    workers: Sequence[Worker],
+    recorders: "list[VirtualRecorder]",
+    store: Any,
+) -> None:
+    """Let the run be saved, and go on from where it was. Nothing has begun."""
+    identity = {**keeping.identity, "config": experiment.config()}
+    keeper, resumed = keeping._replace(identity=identity).keeper(), keeping.resumed
+    if resumed is not None:
+        clock.restore(resumed.section(RUN))
+        for worker in workers:
+            worker.restore(resumed.section(str(worker.rank))["worker"])
+        for recorder in recorders:
+            recorder.last_evaluation = resumed.meta["evaluation"]
+            recorder.evaluated = resumed.meta["keep"]["evaluation"]
+    for worker in workers:
+        worker.rests = keeping.rests(clock.times[worker.rank])
+
+    def save(rested: list[Worker]) -> None:
+        finish(recorders, store)
+        first = recorders[0]
+        meta = {
+            "step": rested[0].step,
+            "evaluation": first.last_evaluation,
+            "keep": {"evaluation": first.evaluated},
+        }
+        states = ((str(worker.rank), {"worker": worker.state()}) for worker in rested)
+        keeper.write(meta, chain([(RUN, clock.state())], states))
+
+    clock.keep = save
+
+
+class Asked:
+    """SIGTERM, SIGINT and SIGUSR1 ask to stop at the next merge; a second one ends the process."""
+
+    def __init__(self, clock: Clock):
+        self.clock, self.number = clock, 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Asked":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number, self.clock.asked_to_stop = number, True
 
 
 def world(
@@ -118,17 +196,22 @@ class VirtualRecorder:
     def __init__(self, rank: int, store: Any, effective: float, bar: Any):
         self.rank, self.store, self.effective, self.bar = rank, store, effective, bar
         self.last_evaluation: dict[str, Any] = {}
+        self.evaluated = self.reported = (
+            0  # rows so far, and steps, those before a restart included
+        )
         self._rows: list[list[float]] = []
 
     def step(self, step: int, columns: dict[str, float]) -> None:
         if self.bar is not None:
             self.bar.update()
+        self.reported = step
         self._rows.append(packed(step, columns))
         if len(self._rows) == ROWS:
             self.flush()
 
     def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
         self.last_evaluation = row(sums, worker, self.effective, time_s)
+        self.evaluated += 1
         if self.rank == 0 and self.store is not None:
             self.store.evaluation(**self.last_evaluation)
             self.store.flush()
@@ -147,14 +230,20 @@ def finish(recorders: list[VirtualRecorder], store: Any) -> None:
         store.flush()
 
 
-def open_store(experiment: Experiment, arguments: argparse.Namespace) -> Any:
+def open_store(
+    experiment: Experiment, arguments: argparse.Namespace, keeping: Keeping | None = None
+) -> Any:
     """The store of a virtual run, None without --output."""
     if arguments.output is None:
         return None
     from mpisgd.store.writer import Writer
 
     made_with = environment() | {"hosts": [environment()["host"]], "mpi_library": "none: virtual"}
-    return Writer(
+    store = Writer(
         arguments.output, kind="train", config=experiment.config(), environment=made_with,
-        ranks=experiment.ranks, overwrite=arguments.overwrite, virtual=True,
+        ranks=experiment.ranks, virtual=True, **store_options(keeping, arguments.overwrite),
     )  # fmt: skip
+    if keeping is not None and keeping.resumed is not None:
+        store.restart(**keeping.resumed.restart())
+        store.flush()
+    return store

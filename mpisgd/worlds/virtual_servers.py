@@ -3,13 +3,16 @@
 import argparse
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from allreduce.errors import Stalled
+from mpisgd.checkpoint.keeper import Keeping
 from mpisgd.data import Dataset
 from mpisgd.evaluator import Evaluator
 from mpisgd.experiment import Experiment
 from mpisgd.launch import LEFT_EARLY, NOT_FINITE
+from mpisgd.models.statistics import ESTIMATED, described
 from mpisgd.roles import Workshop
 from mpisgd.served import not_finite
 from mpisgd.server import Server
@@ -23,18 +26,25 @@ from mpisgd.worlds.virtual import VirtualRecorder, finish, open_store, virtual_n
 ROWS = 1024  # rows of /updates handed to the store at once
 
 
-def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespace) -> int:
+def train(
+    experiment: Experiment,
+    dataset: Dataset,
+    arguments: argparse.Namespace,
+    keeping: Keeping | None = None,
+) -> int:
     """Train on `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
     workshop = Workshop(experiment, dataset)
-    store, bar = open_store(experiment, arguments), progress_bar(experiment)
+    store, bar = open_store(experiment, arguments, keeping), progress_bar(experiment)
     recorders = {rank: VirtualRecorder(rank, store, 1.0, None) for rank in workshop.roles.workers}
     ledger = Ledger(store, bar)
     evaluator = workshop.evaluator(store)
     offices = world(workshop, evaluator, ledger, recorders)
+    if keeping is not None:
+        keep(keeping, experiment, offices, ledger, recorders)
     code, reason = 0, None
     try:
         offices.run()
-        check_finite(offices.servers)
+        check_finite(offices.servers, evaluator)
     except NotFinite as failure:
         code, reason = NOT_FINITE, str(failure)
     except Stalled as stall:
@@ -56,6 +66,42 @@ def train(experiment: Experiment, dataset: Dataset, arguments: argparse.Namespac
         store.complete(evaluator.last | summary(offices.servers, evaluator))
     report(experiment, evaluator.last, arguments)
     return 0
+
+
+def keep(
+    keeping: Keeping,
+    experiment: Experiment,
+    offices: Offices,
+    ledger: "Ledger",
+    recorders: Mapping[int, VirtualRecorder],
+) -> None:
+    """Let the run be saved, and go on from where it was. Nothing has begun."""
+    identity = {**keeping.identity, "config": experiment.config()}
+    keeper, resumed = keeping._replace(identity=identity).keeper(), keeping.resumed
+    offices.servers[0].rests = keeping.rests(0.0)
+    evaluator = offices.evaluator
+    if resumed is not None:
+        evaluator.last, kept = resumed.meta["evaluation"], resumed.meta["keep"]
+        evaluator.evaluated, ledger.added = kept["evaluation"], kept["updates"]
+        for rank, recorder in recorders.items():
+            recorder.reported = resumed.meta["reported"][rank]
+        offices.restore(resumed.sections())
+
+    def save(sections: Mapping[str, Any]) -> None:
+        ledger.flush()
+        finish(list(recorders.values()), ledger.store)
+        reported = [0] * experiment.ranks
+        for rank, recorder in recorders.items():
+            reported[rank] = recorder.reported
+        meta = {
+            "step": offices.servers[0].step,
+            "evaluation": evaluator.last,
+            "keep": {"evaluation": evaluator.evaluated, "updates": ledger.added},
+            "reported": reported,
+        }
+        keeper.write(meta, sections.items())
+
+    offices.keep = save
 
 
 def world(
@@ -80,11 +126,13 @@ class Ledger:
 
     def __init__(self, store: Any, bar: Any = None):
         self.store, self.bar = store, bar
+        self.added = 0  # rows so far, those before a restart included
         self.rows: list[dict[str, float]] = []
 
     def add(self, row: dict[str, float]) -> None:
         if self.bar is not None and row["server"] == 0 and row["used"]:
             self.bar.update()
+        self.added += 1
         if self.store is not None:
             self.rows.append(row)
             if len(self.rows) >= ROWS:
@@ -97,9 +145,11 @@ class Ledger:
             self.rows = []
 
 
-def check_finite(servers: list[Server]) -> None:
+def check_finite(servers: list[Server], evaluator: Evaluator | None = None) -> None:
     """Raise NotFinite if a worker met what was not."""
-    failures = [server.failed for server in servers if server.failed is not None]
+    told = [server.failed for server in servers]
+    told += [] if evaluator is None else [evaluator.failed]
+    failures = [failed for failed in told if failed is not None]
     if failures:
         raise not_finite(*min(failures))
 
@@ -110,6 +160,7 @@ def summary(servers: list[Server], evaluator: Evaluator) -> dict[str, Any]:
 
     return {
         "parameters_sha256": digest(evaluator.parameters.flat),
+        **described(evaluator.model, ESTIMATED),
         "lost_workers": sorted(set().union(*(server.lost for server in servers))),
     }
 

@@ -26,6 +26,14 @@ DASGD = {"algorithm": "dasgd", "tau": 3}
 EXPERIMENTS: dict[str, dict[str, Any]] = {
     "minibatch": {"algorithm": "minibatch"},
     "minibatch-double": {"algorithm": "minibatch", "dtype": "float64", "allreduce": "double-tree"},
+    "overlap": {"algorithm": "minibatch-overlap", "bucket": 300},
+    "overlap-thread": {"algorithm": "minibatch-overlap", "bucket": 1, "progress": "thread"},
+    "overlap-padded": {
+        "algorithm": "minibatch-overlap",
+        "bucket": 1,
+        "allreduce": "ring",
+        "step-time": "1ms",
+    },
     "local-ring": {"algorithm": "local", "tau": 3, "allreduce": "ring", "ema": 0.9},
     "local-rmsprop": {"algorithm": "local", "optimiser": "rmsprop", "allreduce": "tree"},
     "local-unlike": {"algorithm": "local", "tau": 2, "model": "quadratic", "data": "noise"},

@@ -1,0 +1,170 @@
+"""The file: an uncompressed .npz, streamed out and verified before a byte of it is believed.
+
+Entries in their order: `meta` (JSON: format, version, what the run is and where it was), then
+`RANK/...`, the states rank by rank, and last `sha256` over the names and octets of all before it.
+`numpy.load(FILE)` shows them too. Nothing is unpickled, nothing is larger than the file.
+"""
+
+import hashlib
+import json
+import os
+import struct
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from mpisgd.checkpoint.state import KINDS, flatten, unflatten
+from mpisgd.errors import UsageError
+
+FORMAT, VERSION = "mpisgd checkpoint", 1
+META, DIGEST, SUFFIX = "meta", "sha256", ".npy"
+TOLD = {
+    "number": int, "step": int, "virtual": bool, "config": dict, "keep": dict, "evaluation": dict,
+    "data_sha256": str, "written_utc": str,
+}  # fmt: skip
+MAGIC = b"PK\x03\x04"
+UNREADABLE = (
+    zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, LookupError,
+    OverflowError, struct.error,
+)  # fmt: skip
+CHUNK = 1 << 20  # octets read at once while verifying
+WHEN = (1980, 1, 1, 0, 0, 0)  # equal states make equal files
+
+
+class DamagedCheckpoint(UsageError):
+    """A file that is no whole checkpoint: one line with the file and the reason."""
+
+
+def write(
+    path: Path, meta: Mapping[str, Any], states: Iterable[tuple[str, Mapping[str, Any]]]
+) -> str:
+    """A new file with `states` (section, state), taken one at a time; its digest.
+
+    On the disk, not only on its way there, when it returns. Raises OSError.
+    """
+    digest = hashlib.sha256()
+    with open(path, "wb") as raw:
+        with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            text = json.dumps({"format": FORMAT, "version": VERSION, **meta}, allow_nan=True)
+            _add(archive, META, np.frombuffer(text.encode(), np.uint8), digest)
+            for section, state in states:
+                for name, array in flatten(state, f"{section}/").items():
+                    _add(archive, name, array, digest)
+            _add(archive, DIGEST, np.frombuffer(digest.digest(), np.uint8), hashlib.sha256())
+        raw.flush()
+        os.fsync(raw.fileno())
+    return digest.hexdigest()
+
+
+class Checkpoint:
+    """A verified file. `meta`: what was written; `digest`: over all of it."""
+
+    def __init__(self, path: str | os.PathLike):
+        """Raises DamagedCheckpoint; FileNotFoundError if there is none."""
+        self.path = Path(path)
+        try:
+            with open(self.path, "rb") as raw:
+                if raw.read(len(MAGIC)) != MAGIC:
+                    self._damaged("is no checkpoint")
+                with self._archive(raw) as archive:
+                    self.digest = self._verify(archive)
+                    self.meta: dict[str, Any] = self._meta(archive)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            self._damaged(error.strerror or "cannot be read")
+        except DamagedCheckpoint:
+            raise
+        except UNREADABLE as error:
+            self._damaged(f"is damaged: {error}")
+
+    def state(self, section: str) -> dict[str, Any]:
+        """The state that was written under this name; {} if there is none."""
+        prefix = f"{section}/"
+        with open(self.path, "rb") as raw, self._archive(raw) as archive:
+            return unflatten(
+                {
+                    name.removeprefix(prefix): _array(archive.read(name + SUFFIX))
+                    for name in _names(archive)
+                    if name.startswith(prefix)
+                }
+            )
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """All states, by their sections."""
+        with open(self.path, "rb") as raw, self._archive(raw) as archive:
+            names = [name for name in _names(archive) if "/" in name]
+            return unflatten({name: _array(archive.read(name + SUFFIX)) for name in names})
+
+    def _archive(self, raw: Any) -> zipfile.ZipFile:
+        return zipfile.ZipFile(raw, "r", allowZip64=True)
+
+    def _verify(self, archive: zipfile.ZipFile) -> str:
+        names = list(_names(archive))
+        if len(names) < 2 or names[0] != META or names[-1] != DIGEST:
+            self._damaged("is no checkpoint, or has lost its end")
+        if len(set(names)) < len(names):
+            self._damaged("is damaged: entries are there twice")
+        if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+            self._damaged("is damaged: an entry is compressed")
+        digest = hashlib.sha256()
+        for name in names[:-1]:
+            digest.update(name.encode())
+            with archive.open(name + SUFFIX) as entry:
+                while piece := entry.read(CHUNK):
+                    digest.update(piece)
+        if _array(archive.read(DIGEST + SUFFIX)).tobytes() != digest.digest():
+            self._damaged("is damaged: its checksum does not fit its content")
+        return digest.hexdigest()
+
+    def _meta(self, archive: zipfile.ZipFile) -> dict[str, Any]:
+        meta = json.loads(_array(archive.read(META + SUFFIX)).tobytes())
+        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+            self._damaged("is no checkpoint")
+        if meta.get("version") != VERSION:
+            self._damaged(f"has version {meta.get('version')}; this program reads {VERSION}")
+        for name, kind in TOLD.items():
+            if not isinstance(meta.get(name), kind):
+                self._damaged(f"is damaged: it says nothing of its {name}")
+        return meta
+
+    def _damaged(self, reason: str) -> NoReturn:
+        raise DamagedCheckpoint(str(self.path), None, reason)
+
+
+def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray, digest: Any) -> None:
+    info = zipfile.ZipInfo(name + SUFFIX, WHEN)
+    digest.update(name.encode())
+    with archive.open(info, "w", force_zip64=True) as entry:
+        np.lib.format.write_array(_Both(entry, digest), array, allow_pickle=False)
+
+
+class _Both:
+    """Writes into a file and a digest."""
+
+    def __init__(self, file: Any, digest: Any):
+        self.file, self.digest = file, digest
+
+    def write(self, octets: Any) -> int:
+        self.digest.update(octets)
+        return self.file.write(octets)
+
+
+def _names(archive: zipfile.ZipFile) -> Iterator[str]:
+    return (info.filename.removesuffix(SUFFIX) for info in archive.infolist())
+
+
+def _array(octets: bytes) -> np.ndarray:
+    """The array of a .npy file. Raises ValueError; makes none larger than `octets`."""
+    import io
+
+    file = io.BytesIO(octets)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("an array of another format")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.kind not in KINDS or fortran:
+        raise ValueError(f"an array of {dtype}")
+    return np.frombuffer(octets, dtype, offset=file.tell()).reshape(shape)

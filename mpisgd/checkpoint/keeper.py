@@ -1,0 +1,68 @@
+"""Writing the checkpoints of one run, in the process that holds or gathers all states."""
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from mpisgd.checkpoint import file, place
+from mpisgd.checkpoint.options import Saving
+from mpisgd.checkpoint.rests import Rests
+from mpisgd.checkpoint.resume import Resumed
+
+
+class Keeper:
+    """`identity`: what each file says of the run. `written`: how many there were so far."""
+
+    def __init__(self, saving: Saving, identity: Mapping[str, Any], resumed: Resumed | None = None):
+        """Files of an earlier run at the same place go, unless `resumed` goes on from there."""
+        self.place, self.identity = saving.place, identity
+        self.written = 0
+        self._number = 0
+        if resumed is None:
+            place.remove(self.place)
+        else:
+            newest = place.newest(self.place).checkpoint  # may be newer than what was asked for
+            self._number = max(resumed.meta["number"], newest.meta["number"] if newest else 0)
+            if resumed.checkpoint is not None and resumed.checkpoint.path == place.writing(
+                self.place
+            ):
+                place.move_in(self.place)
+
+    def write(
+        self, meta: Mapping[str, Any], states: Iterable[tuple[str, Mapping[str, Any]]]
+    ) -> None:
+        """The next checkpoint, whole or not at all. `meta`: at least its `step`. Raises OSError."""
+        self._number += 1
+        told = {"number": self._number, "written_utc": datetime.now(UTC).isoformat()}
+        try:
+            file.write(place.writing(self.place), {**self.identity, **told, **meta}, states)
+            place.move_in(self.place)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(f"checkpoint {self.place}: cannot be written: {reason}") from error
+        self.written += 1
+
+
+class Keeping(NamedTuple):
+    """What a driver is told of checkpoints: where and when, whose they are, from where it goes
+    on."""
+
+    saving: Saving
+    identity: Mapping[str, Any]
+    resumed: Resumed | None = None
+
+    def keeper(self) -> Keeper:
+        """In the process that writes. Files of a run that is begun anew go."""
+        return Keeper(self.saving, self.identity, self.resumed)
+
+    def rests(self, since_s: float) -> Rests:
+        """One rank's; `since_s`: the run's time, at its beginning or where it goes on."""
+        return Rests(self.saving, since_s)
+
+
+def store_options(keeping: Keeping | None, overwrite: bool) -> dict[str, Any]:
+    """How a store.Writer begins or goes on. A leftover of the same run is begun anew."""
+    if keeping is None or keeping.saving.resume is None:
+        return {"overwrite": overwrite}
+    return {"overwrite": True} if keeping.resumed is None else keeping.resumed.store_options()

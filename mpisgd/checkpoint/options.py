@@ -1,0 +1,100 @@
+"""What a user says about checkpoints, read and checked before anything runs."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpisgd import options
+from mpisgd.checkpoint import place
+from mpisgd.errors import UsageError
+
+AUTO = "auto"
+EVERY = "a whole number of steps, or a time such as 30s or 5min"
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Where and when a run is saved, and what it goes on from.
+
+    `place`: FILE, which `option` named; `every_steps`, `every_s`: how often, besides when the run
+    ends; `resume`: AUTO, a file, or None to begin; `overwrite`: replace what is there; `per_rank`:
+    each rank writes a file of its own.
+    """
+
+    place: Path
+    option: str = "--checkpoint"
+    every_steps: int | None = None
+    every_s: float | None = None
+    resume: str | None = None
+    overwrite: bool = False
+    per_rank: bool = False
+
+    @property
+    def source(self) -> Path:
+        """The FILE to go on from, whichever of those that stand for it was taken."""
+        return self.place if self.resume in (None, AUTO) else place.base(Path(str(self.resume)))
+
+    def check(self) -> None:
+        """UsageError for a place that cannot or must not be written. On the rank that writes."""
+        place.check(self.place, self.option)
+        there = place.present(self.place)
+        if self.resume is None and not self.overwrite and there is not None:
+            allowed = "is there from an earlier run; pass --resume auto to go on, or --overwrite"
+            raise UsageError(self.option, str(there), allowed)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `mpisgd train` about checkpoints."""
+    group = parser.add_argument_group("checkpoints (docs/checkpoints.md)")
+    group.add_argument(
+        "--checkpoint", metavar="FILE",
+        help="where to save the run, when it ends and when a signal stops it [OUTPUT.checkpoint]",
+    )  # fmt: skip
+    group.add_argument("--checkpoint-every", metavar="STEPS|TIME", help=f"and on the way: {EVERY}")
+    group.add_argument(
+        "--checkpoint-per-rank", action="store_true",
+        help="each rank writes its own file, where all see the folder: for large models",
+    )  # fmt: skip
+    group.add_argument(
+        "--resume", metavar="auto|FILE",
+        help="go on from FILE; auto: from the newest valid checkpoint, or from the beginning",
+    )  # fmt: skip
+
+
+def read(arguments: argparse.Namespace) -> Saving | None:
+    """From parsed arguments; None where nothing is to be saved. Raises UsageError."""
+    file = getattr(arguments, "checkpoint", None)
+    every = getattr(arguments, "checkpoint_every", None)
+    resume = getattr(arguments, "resume", None)
+    per_rank = bool(getattr(arguments, "checkpoint_per_rank", False))
+    if file is None and every is None and resume is None:
+        if per_rank:
+            allowed = "only with --checkpoint, --checkpoint-every or --resume"
+            raise UsageError("--checkpoint-per-rank", None, allowed)
+        return None
+    option = "--checkpoint"
+    if file is None:
+        if arguments.output is None and resume in (None, AUTO):
+            given = ("--checkpoint-every", every) if resume is None else ("--resume", resume)
+            raise UsageError(*given, "needs --checkpoint FILE or --output FILE, to lie beside it")
+        option = "--resume" if arguments.output is None else "--output"
+        file = resume if arguments.output is None else arguments.output + place.ENDING
+    if resume is not None and arguments.overwrite:
+        raise UsageError("--overwrite", None, "not with --resume, which continues what is there")
+    if not file or "\0" in file or resume == "":
+        raise UsageError("--checkpoint" if not file else option, file, "must name a file")
+    steps, seconds = _every(every)
+    return Saving(Path(file), option, steps, seconds, resume, bool(arguments.overwrite), per_rank)
+
+
+def _every(text: str | None) -> tuple[int | None, float | None]:
+    """(steps, None) or (None, seconds)."""
+    if text is None:
+        return None, None
+    option = "--checkpoint-every"
+    try:
+        if text.isascii() and text.isdigit():
+            return options.whole(1, 10**9).read(option, text), None
+        return None, options.duration(1e-6).read(option, text)
+    except UsageError:
+        raise UsageError(option, text, EVERY) from None

@@ -1,0 +1,157 @@
+"""Checkpoints of real ranks: rank 0 has the file, and everything goes through it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mpisgd import launch
+from mpisgd.checkpoint import identity, place
+from mpisgd.checkpoint.file import Checkpoint, write
+from mpisgd.checkpoint.keeper import Keeper
+from mpisgd.checkpoint.messages import PATIENCE, receive, send
+from mpisgd.checkpoint.options import Saving
+from mpisgd.checkpoint.resume import Choice, Resumed, choose
+from mpisgd.data import Dataset
+from mpisgd.errors import UsageError
+from mpisgd.experiment import Experiment
+from mpisgd.recording import Recorder
+
+COMPLETE, BEGIN, GO_ON = range(3)
+
+
+def choose_together(
+    comm: Any, saving: Saving, experiment: Experiment, dataset: Dataset, output: str | None
+) -> tuple[Choice, Mapping[str, Any]]:
+    """As `choose`, on every rank, with its own state; and the identity, of use on rank 0.
+
+    Raises UsageError on every rank.
+    """
+    mine = identity.identity(experiment, dataset, virtual=False)
+    choice, refused = Choice(experiment, None, False, []), None
+    if comm.Get_rank() == 0:
+        try:
+            saving.check()
+            choice = choose(saving, experiment, mine, output)
+        except UsageError as mistake:
+            refused = mistake
+    launch.agree(comm, refused, experiment.deadline_s)
+    if saving.resume is not None:
+        choice = _told(comm, choice, experiment.deadline_s)
+    if choice.resumed is not None and "parts" in choice.resumed.meta:
+        choice = _with_part(comm, saving, choice, experiment.deadline_s)
+    return choice, {**mine, "config": choice.experiment.config()}
+
+
+def _told(comm: Any, choice: Choice, deadline: float) -> Choice:
+    """Rank 0's choice on every rank, each with its own state."""
+    resumed, adopted = choice.resumed, choice.experiment
+    kind = COMPLETE if choice.complete else BEGIN if resumed is None else GO_ON
+    word = json.dumps([kind, adopted.tau, adopted.delay]) if comm.Get_rank() == 0 else ""
+    kind, tau, delay = json.loads(launch.texts(comm, word, deadline)[0])
+    if comm.Get_rank() == 0:
+        if resumed is not None:
+            for rank in range(1, comm.Get_size()):
+                told: dict[str, Any] = {"meta": _octets(resumed.meta)}
+                if "parts" not in resumed.meta:
+                    told["state"] = resumed.section(str(rank))
+                send(comm, told, rank, deadline)
+            choice = choice._replace(resumed=resumed._replace(state=resumed.section("0")))
+        return choice
+    resumed = None
+    if kind == GO_ON:
+        received = receive(comm, 0, PATIENCE * deadline)
+        meta = json.loads(received["meta"].tobytes())
+        resumed = Resumed(meta, state=received.get("state", {}))
+    experiment = identity.adopted(choice.experiment, {"config": {"tau": tau, "delay": delay}})
+    return Choice(experiment, resumed, kind == COMPLETE, [])
+
+
+def _with_part(comm: Any, saving: Saving, choice: Choice, deadline: float) -> Choice:
+    """The choice with the state that this rank wrote itself. UsageError on every rank."""
+    rank, resumed, refused = comm.Get_rank(), choice.resumed, None
+    assert resumed is not None
+    if rank:
+        path = place.part(saving.source, resumed.step, rank)
+        try:
+            own = Checkpoint(path)
+            if own.digest != resumed.meta["parts"].get(str(rank)):
+                raise UsageError("--resume", str(path), "is of another checkpoint")
+            resumed = resumed._replace(state=own.state(str(rank)))
+        except FileNotFoundError:
+            refused = UsageError("--resume", str(path), "there is no such file")
+        except UsageError as mistake:
+            refused = mistake
+    launch.agree(comm, refused, deadline)
+    return choice._replace(resumed=resumed)
+
+
+class Gathering:
+    """Called at a rest, on every rank, with its state: rank 0's `keeper` writes all of them, and
+    nobody goes on before that is done.
+
+    What was recorded so far reaches the `store` first.
+    """
+
+    def __init__(
+        self, comm: Any, keeper: Keeper | None, recorder: Recorder, store: Any, deadline: float,
+        saving: Saving, identity: Mapping[str, Any],
+    ):  # fmt: skip
+        self.comm, self.keeper, self.recorder = comm, keeper, recorder
+        self.store, self.deadline = store, deadline
+        self.saving, self.identity = saving, identity
+        self.steps: list[int] = []  # of this run's checkpoints whose parts are there
+
+    def __call__(self, step: int, state: Mapping[str, Any], shipped: list[int]) -> None:
+        """`shipped`: messages with records that each rank has sent."""
+        if self.keeper is None:
+            told = self._write_part(step, state) if self.saving.per_rank else state
+            send(self.comm, told, 0, self.deadline)
+            receive(self.comm, 0, PATIENCE * self.deadline)
+            self._prune(step)
+            return
+        self.recorder.rows.catch_up(shipped)
+        if self.store is not None:
+            self.store.settle()
+        meta = {
+            "step": step,
+            "evaluation": self.recorder.last_evaluation,
+            "keep": {"evaluation": self.recorder.evaluated},
+        }
+        if self.saving.per_rank:
+            meta["parts"] = dict(self._parts())
+            self.keeper.write(meta, [("0", state)])
+        else:
+            self.keeper.write(meta, self._states(state))
+        for rank in range(1, self.comm.Get_size()):
+            send(self.comm, {}, rank, self.deadline)
+
+    def _write_part(self, step: int, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The rank's own file; its digest, for rank 0."""
+        rank = self.comm.Get_rank()
+        told = {"step": step, "number": 0, "keep": {}, "evaluation": {}, "written_utc": ""}
+        path = place.part(self.saving.place, step, rank)
+        digest = write(path, {**self.identity, **told}, [(str(rank), state)])
+        return {"sha256": np.frombuffer(bytes.fromhex(digest), np.uint8)}
+
+    def _parts(self) -> Iterator[tuple[str, str]]:
+        for rank in range(1, self.comm.Get_size()):
+            yield str(rank), receive(self.comm, rank, self.deadline)["sha256"].tobytes().hex()
+
+    def _prune(self, step: int) -> None:
+        """The checkpoint of `step` and the one before it need their parts, older ones are gone."""
+        self.steps.append(step)
+        for old in self.steps[:-2] if self.saving.per_rank else []:
+            place.part(self.saving.place, old, self.comm.Get_rank()).unlink(missing_ok=True)
+        del self.steps[:-2]
+
+    def _states(self, own: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Rank by rank: only one more than its own is in memory."""
+        yield "0", own
+        for rank in range(1, self.comm.Get_size()):
+            yield str(rank), receive(self.comm, rank, self.deadline)
+
+
+def _octets(value: Any) -> np.ndarray:
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)

@@ -1,0 +1,28 @@
+"""When a run rests to be saved."""
+
+from mpisgd.checkpoint.options import Saving
+
+
+class Rests:
+    """One rank's part in the agreement. `asked`: by rank 0, heard by all at the same merge.
+
+    Steps are counted alike by all. A time has passed on rank 0's clock first: it asks with the next
+    average, and all rest at the end of the step in which that arrives.
+    """
+
+    def __init__(self, saving: Saving, since_s: float = 0.0):
+        """`since_s`: the time of the last rest, on the run's clock."""
+        self.every_steps, self.every_s, self.since_s = saving.every_steps, saving.every_s, since_s
+        self.asked = False
+
+    def asks(self, rank: int, now_s: float) -> bool:
+        """Whether this rank asks for a rest, should an average start now."""
+        return rank == 0 and self.every_s is not None and now_s >= self.since_s + self.every_s
+
+    def due(self, step: int) -> bool:
+        """Whether all rest at the end of this step."""
+        return self.asked or (self.every_steps is not None and step % self.every_steps == 0)
+
+    def rested(self, now_s: float) -> None:
+        """One is over."""
+        self.asked, self.since_s = False, now_s

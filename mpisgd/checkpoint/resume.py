@@ -1,0 +1,155 @@
+"""What a run goes on from: chosen and checked before anything is computed or written."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpisgd.checkpoint import identity, place
+from mpisgd.checkpoint.file import Checkpoint, DamagedCheckpoint
+from mpisgd.checkpoint.options import AUTO, Saving
+from mpisgd.errors import UsageError
+from mpisgd.experiment import Experiment
+from mpisgd.store.target import partial_path
+
+RUN = "run"  # the section of what is no rank's own
+
+
+class Resumed(NamedTuple):
+    """A checkpoint that a run goes on from. `state`: of the rank that asks; `checkpoint`, `notes`
+    (why it is no newer one) and `continues` (whether there is a result to continue): where the
+    files are."""
+
+    meta: dict[str, Any]
+    checkpoint: Checkpoint | None = None
+    notes: Sequence[str] = ()
+    continues: bool = False
+    state: Mapping[str, Any] = {}
+
+    @property
+    def step(self) -> int:
+        return self.meta["step"]
+
+    def section(self, name: str) -> dict[str, Any]:
+        """One state of the file."""
+        assert self.checkpoint is not None, "this rank has no file"
+        return self.checkpoint.state(name)
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """All states of the file, by the names of their sections."""
+        assert self.checkpoint is not None, "this rank has no file"
+        return self.checkpoint.states()
+
+    def store_options(self) -> dict[str, Any]:
+        """How a store.Writer goes on."""
+        if not self.continues:
+            return {"overwrite": True}
+        reported = self.meta.get("reported", self.step)
+        return {"resume_at": reported, "keep": self.meta["keep"]}
+
+    def restart(self) -> dict[str, Any]:
+        """The row of /restarts."""
+        assert self.checkpoint is not None, "this rank has no file"
+        return {
+            "step": self.step,
+            "checkpoint": self.checkpoint.path.name,
+            "written_utc": self.meta["written_utc"],
+            "why_not_newer": "; ".join(self.notes)[:600] or None,
+        }
+
+
+class Choice(NamedTuple):
+    """`resumed`: what to go on from, None to begin; `complete`: there is nothing left to do;
+    `experiment`: with what the saved run had measured; `notes`: what the user is told."""
+
+    experiment: Experiment
+    resumed: Resumed | None
+    complete: bool
+    notes: list[str]
+
+
+def choose(
+    saving: Saving,
+    experiment: Experiment,
+    mine: Mapping[str, Any],
+    output: str | None,
+) -> Choice:
+    """Of a resolved experiment, whose `identity.identity` is `mine`. Raises UsageError."""
+    if saving.resume is None:
+        return Choice(experiment, None, False, [])
+    taken, notes = _taken(saving)
+    result = None if output is None else _result(output)
+    if result is not None:
+        _check_result(output, result, experiment, mine)
+        if result.complete and result.config.get("steps") == experiment.steps:
+            return Choice(experiment, None, True, [f"{output} is complete; nothing is left to do"])
+    if taken is None:
+        why = f" ({'; '.join(notes)})" if notes else ""
+        if result is not None and result.complete:
+            allowed = (
+                f"is complete with other --steps, and no checkpoint{why} is there to extend it"
+            )
+            raise UsageError("--output", output, allowed)
+        told = f"no checkpoint at {saving.place}{why}: begins at the start"
+        return Choice(experiment, None, False, [told])
+    experiment = identity.adopted(experiment, taken.meta)
+    identity.check(experiment, mine, taken.meta, str(taken.path))
+    resumed = Resumed(taken.meta, taken, notes, result is not None)
+    told = f"goes on from {taken.path} after step {resumed.step}"
+    told += "".join(f"; not from a newer one: {note}" for note in notes)
+    more = []
+    if output is not None and result is None:
+        more = [f"there is no {output} to continue: rows begin after step {resumed.step}"]
+    return Choice(experiment, resumed, False, [told, *more])
+
+
+def _taken(saving: Saving) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint, and why it is no newer one."""
+    if saving.resume == AUTO:
+        found = place.newest(saving.place)
+        return found.checkpoint, found.notes
+    assert saving.resume is not None
+    try:
+        return Checkpoint(saving.resume), []
+    except FileNotFoundError:
+        raise UsageError("--resume", saving.resume, "there is no such file") from None
+    except DamagedCheckpoint as damage:
+        other = place.newest(Path(saving.resume)).checkpoint
+        allowed = f"; {other.path.name} beside it is whole" if other else ""
+        raise UsageError("--resume", None, f"{damage}{allowed}") from None
+
+
+class _Result(NamedTuple):
+    """What the result file says of its run."""
+
+    complete: bool
+    virtual: bool
+    config: dict[str, Any]
+
+
+def _result(output: str) -> _Result | None:
+    """None if there is none, or one that a kill has left unreadable."""
+    target = Path(output)
+    if not target.exists() and not partial_path(target).exists():
+        return None
+    from mpisgd.store.reader import DamagedFile, read
+
+    try:
+        with read(target) as run:
+            if run.kind != "train":
+                raise UsageError("--output", output, "is no result of train")
+            return _Result(run.complete, run.virtual, run.config)
+    except DamagedFile:
+        if target.exists():
+            raise
+        return None
+
+
+def _check_result(
+    output: str | None, result: _Result, experiment: Experiment, mine: Mapping[str, Any]
+) -> None:
+    """UsageError unless the result file is of this run."""
+    data = mine["data_sha256"]  # it says nothing of that
+    meta = {"config": result.config, "virtual": result.virtual, "data_sha256": data}
+    differs = identity.difference(identity.adopted(experiment, meta), mine, meta)
+    if differs is not None:
+        raise UsageError("--output", output, f"is there, of another run: {differs}")

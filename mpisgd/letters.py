@@ -1,0 +1,72 @@
+"""What servers and workers write to each other, whichever world carries it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+LEADER = -1  # the source of what server 0 tells the other servers
+DROPPED, USED, ENDED = range(3)  # what a verdict says
+
+
+class Asked(NamedTuple):
+    """The header of a push. All numbers are small enough for float64."""
+
+    step: int
+    version: int  # of the shard that was read
+    samples: int  # whose mean gradient this is
+    loss: float  # of the batch; 0 in a letter that leaves before it is known
+    abandoned: int  # 1: no gradient, the work was given up
+    failed_step: int  # where something was not finite,
+    failed_worker: int  # and whose step it was; 0, 0 if nothing was
+    stop: int  # 1: the worker was asked to stop
+    paused_s: float  # how long evaluations have stopped the run, as far as the sender knows
+
+
+class Answer(NamedTuple):
+    """The header of a reply."""
+
+    version: int
+    used: int  # whether the gradient it answers was used
+    last: int  # 1: this shard has ended, push to it no more
+    staleness: int
+    noticed: int  # 1: a notice was sent since the last reply
+    failed_worker: int  # whose step
+    failed_step: int  # was not finite; 0: no failure
+    stop: int  # 1: this server was asked to stop, and the others must be
+    paused_s: float
+
+
+class Verdict(NamedTuple):
+    """What server 0 does next, and the others after it, where reads are consistent.
+
+    kind: DROPPED, USED in the next update, ENDED early; workers: whose outstanding gradients.
+    """
+
+    kind: int
+    workers: tuple[int, ...] = ()
+
+
+class Letter(NamedTuple):
+    """A message: its sender's number among its kind, a header, and the shard, if any came."""
+
+    source: int
+    header: tuple
+    payload: np.ndarray | None
+    arrived_s: float
+
+
+class Push(NamedTuple):
+    """A gradient at the server. `gradient` (shard,) is valid until the worker is answered."""
+
+    worker: int
+    step: int
+    version: int
+    samples: int
+    loss: float
+    gradient: np.ndarray
+    arrived_s: float
+
+
+def unpacked(kind: Any, values: np.ndarray) -> Any:
+    """The header of that kind in the first of `values` (float64)."""
+    return kind(*values[: len(kind._fields)].tolist())
