@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from allreduce.loopback import World
-from mpisgd.server import Answer, Asked
+from mpisgd.letters import Answer, Asked
 from mpisgd.worlds.ports import HEADER_OCTETS, Bells, Port
 
 COUNT = 37
 
 
 def ask(step: int) -> Asked:
-    return Asked(step, 2, 3, 0.5, 0, 0, 0, 1.5)
+    return Asked(step, 2, 3, 0.5, 0, 0, 0, 0, 1.5)
 
 
 def answer(version: int) -> Answer:

@@ -12,7 +12,7 @@ import pytest
 
 from mpisgd.cli import Parser
 from mpisgd.errors import MissingExtra, UsageError
-from mpisgd.predict import advise_command, command, study, terms
+from mpisgd.predict import advise_command, backups_command, command, study, terms
 from mpisgd.predict.advice import advise
 from mpisgd.predict.epoch import Conditions
 from mpisgd.predict.quantities import choices, duration, number, ranks, size, whole
@@ -250,12 +250,18 @@ def test_advice_for_one_worker():
 
 
 def test_advice_command_line():
-    advice = advise(0.02, 0.03, 16, xi=0.5, allreduce="ring", batch=32)
-    assert advice.command == (
-        "mpiexec -n 16 mpisgd train --algorithm dasgd --tau 3 --delay 2 --merge convex "
-        "--xi 0.5 --allreduce ring --batch 32"
-    )
-    assert "--xi" not in advise(1.0, 1.0, 4, merge="delta").command
+    advice = advise(0.02, 0.03, 16, xi=0.5, allreduce="ring", batch=32, bucket=25e6)
+    common = "--allreduce ring --batch 32"
+    for algorithm, own in {
+        "minibatch": "",
+        "minibatch-overlap": "--bucket 25000000 ",
+        "local": "--tau 3 ",
+        "dasgd": "--tau 3 --delay 2 --merge convex --xi 0.5 ",
+    }.items():
+        line = f"mpiexec -n 16 mpisgd train --algorithm {algorithm} {own}{common}"
+        assert advice.command_of(algorithm) == line
+    assert advice.command == advice.command_of(advice.fastest)
+    assert "--xi" not in advise(1.0, 1.0, 4, merge="delta").command_of("dasgd")
     # A cost formula that no plan runs is not put on the command line.
     assert "--allreduce" not in advise(1.0, 1.0, 4, allreduce="linear").command
 
@@ -338,6 +344,7 @@ def test_every_option_changes_modelled_advice(capsys, option):
 def test_every_option_of_advise_is_in_a_walk():
     known = {action.dest for action in parser_of(advise_command)._actions}
     own_tests = {"source"}  # tests/test_calibrate.py
+    own_tests |= {"backups", *backups_command.OWN}  # tests/test_backups.py
     assert known <= set(CHANGES) | set(ADVISE_CHANGES) | {"help", "format"} | own_tests
 
 

@@ -340,7 +340,7 @@ def test_mistakes_are_one_line_and_change_nothing(folder, capsys, words, told):
 def test_an_empty_folder_and_a_missing_file_are_told(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert "holds no result" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "none.h5")]) == 1
+    assert main(["report", str(tmp_path / "none.h5")]) == 2
     assert "none.h5: No such file" in capsys.readouterr().err
 
 

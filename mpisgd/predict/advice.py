@@ -35,8 +35,8 @@ class Advice:
 
     ratio: t_c/t_p. lower_ratio, upper_ratio: the same d holds for ratios in (lower, upper].
     delay_low, delay_high: d at ratio * (1 - spread) and ratio * (1 + spread). rows: one per
-    algorithm: step_s, effective_share, effective_step_s, hidden_share. fastest: the algorithm
-    of least seconds per effective step. command: the line to run.
+    algorithm: step_s, effective_share, effective_step_s, hidden_share, and the line to run.
+    fastest: the algorithm of least seconds per effective step.
     """
 
     workers: int
@@ -54,7 +54,15 @@ class Advice:
     delay_high: int
     rows: tuple[dict[str, Any], ...]
     fastest: str
-    command: str
+
+    @property
+    def command(self) -> str:
+        """The line that runs the fastest algorithm."""
+        return self.command_of(self.fastest)
+
+    def command_of(self, algorithm: str) -> str:
+        """The line that runs `algorithm`."""
+        return next(row["command"] for row in self.rows if row["algorithm"] == algorithm)
 
     @property
     def sure(self) -> bool:
@@ -74,16 +82,18 @@ def advise(
     conditions: Conditions | None = None,
     allreduce: str | None = None,
     batch: int | None = None,
+    bucket: float | None = None,
     parts: list[Bucket] | None = None,
     ready_s: float | None = None,
     part_s: Callable[[float], float] | None = None,
 ) -> Advice:
     """Advice for `workers` ranks whose local step takes `step_s` and all-reduce `allreduce_s`.
 
-    tau: None for d+1. spread: relative uncertainty of t_c/t_p, in [0, 1). allreduce, batch: go
-    into the command line. parts, ready_s, part_s: gradient buckets for `minibatch-overlap`, the
-    end of backward, and the seconds of an all-reduce of so many bytes; without them eight equal
-    buckets over the last two thirds of the step are assumed, at t_c in proportion to bytes.
+    tau: None for d+1. spread: relative uncertainty of t_c/t_p, in [0, 1). allreduce, batch, bucket
+    (bytes): go into the command lines. parts, ready_s, part_s: gradient buckets for
+    `minibatch-overlap`, the end of backward, and the seconds of an all-reduce of so many bytes;
+    without them eight equal buckets over the last two thirds of the step are assumed, at t_c in
+    proportion to bytes.
     Raises UsageError for nonsense: t_p = 0, nan, 0 workers, tau < d.
     """
     delay = delay_rule(step_s, allreduce_s, workers)
@@ -99,6 +109,9 @@ def advise(
         ready_s, part_s = step_s, float
     overlap = overlap_cost(step_s, ready_s, parts, part_s, workers, conditions)
     rows = _rows(overlap, averaging, tau, delay, share, allreduce_s)
+    own = _own_options(tau, delay, xi, merge, bucket)
+    for row in rows:
+        row["command"] = _command(workers, row["algorithm"], own, allreduce, batch)
     within = [delay_rule(step_s, allreduce_s * (1 + sign * spread), workers) for sign in (-1, 1)]
     return Advice(
         workers=workers,
@@ -116,7 +129,6 @@ def advise(
         delay_high=within[1],
         rows=rows,
         fastest=min(rows, key=lambda row: row["effective_step_s"])["algorithm"],
-        command=_command(workers, tau, delay, xi, merge, allreduce, batch),
     )
 
 
@@ -150,12 +162,22 @@ def _row(name: str, cost: StepCost, tau: int, share: float, allreduce_s: float) 
     }
 
 
+def _own_options(
+    tau: int, delay: int, xi: float, merge: str, bucket: float | None
+) -> dict[str, list[str]]:
+    """What each algorithm takes for itself."""
+    convex = ["--xi", f"{xi:g}"] if merge == "convex" else []
+    return {
+        "minibatch-overlap": [] if bucket is None else ["--bucket", str(max(1, round(bucket)))],
+        "local": ["--tau", str(tau)],
+        "dasgd": ["--tau", str(tau), "--delay", str(delay), "--merge", merge, *convex],
+    }
+
+
 def _command(
     workers: int,
-    tau: int,
-    delay: int,
-    xi: float,
-    merge: str,
+    algorithm: str,
+    own: dict[str, list[str]],
     allreduce: str | None,
     batch: int | None,
 ) -> str:
@@ -164,9 +186,8 @@ def _command(
     if workers == 1:
         words += ["--algorithm", "minibatch"]
     else:
-        words = ["mpiexec", "-n", str(workers), *words, "--algorithm", "dasgd"]
-        words += ["--tau", str(tau), "--delay", str(delay), "--merge", merge]
-        words += ["--xi", f"{xi:g}"] if merge == "convex" else []
+        words = ["mpiexec", "-n", str(workers), *words, "--algorithm", algorithm]
+        words += own.get(algorithm, [])
         words += ["--allreduce", allreduce] if allreduce in TRAINABLE else []
     words += ["--batch", str(batch)] if batch is not None else []
     return shlex.join(words)

@@ -1,4 +1,5 @@
-"""`mpisgd advise`: which delay and tau, how sure, and what every algorithm would take.
+"""`mpisgd advise`: which delay and tau, how sure, and what every algorithm would take; with
+`--backups`, how many machines to do without (backups_command).
 
 From a net, a device and a network, or from measured seconds (--step-time, --all-reduce-time).
 With measured seconds the overlapped mini-batch assumes eight equal buckets that become ready
@@ -10,7 +11,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from mpisgd.errors import UsageError
-from mpisgd.predict import devices, epoch, measured, nets, options, quantities, study
+from mpisgd.predict import (
+    backups_command,
+    devices,
+    epoch,
+    measured,
+    nets,
+    options,
+    quantities,
+    study,
+)
 from mpisgd.predict.advice import Advice, advise
 from mpisgd.predict.costs import COSTS
 from mpisgd.predict.terms import glossary
@@ -50,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "columns:\n" + glossary((*SHARED, *BY_ALGORITHM, "command"))
     add = parser.add_argument
-    add("--ranks", default="8", help="as in 8 or 2,4,8 (8)")
+    add("--ranks", help="those that compute, as in 8 or 2,4,8 (8)")
     add("--step-time", metavar="TIME", help="measured seconds of a local step, as in 20ms")
     add("--all-reduce-time", metavar="TIME", help="measured seconds of an all-reduce")
     add(
@@ -58,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="source",
         metavar="FILE",
         help="instead of times: the result file of a "
-        "minibatch run, or a .toml of mpisgd calibrate (with --ranks, --batch, --bytes)",
+        "minibatch run, or a .toml of mpisgd calibrate (with --ranks, --batch, --bytes); with "
+        "--backups, of a run with parameter servers",
     )
     add("--net", help=f"instead of times: one of {', '.join(nets.NETS)}")
     add("--allreduce", default="butterfly", help=f"one of {', '.join(COSTS)} (butterfly)")
@@ -71,12 +82,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cluster = options.add_cluster(parser, None, None)
     parser.set_defaults(cluster_defaults={act.dest: act.default for act in cluster})
     options.add_conditions(parser)
+    backups_command.add_arguments(parser)
     add("--format", choices=FORMATS, default="table", help="of the output (table)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the advice. Raises UsageError."""
-    counts = quantities.ranks("--ranks", arguments.ranks)
+    if backups_command.chosen(arguments):
+        return backups_command.run(arguments)
+    counts = quantities.ranks("--ranks", arguments.ranks or "8")
     if arguments.source is not None:
         counts = _take_from_file(arguments, counts)
     found = list(_modelled(arguments, counts) if arguments.net else _measured(arguments, counts))
@@ -145,6 +159,7 @@ def _advise_case(case: study.Case, spread: Any) -> Advice:
         conditions=asked.conditions,
         allreduce=case.allreduce,
         batch=step.batch,
+        bucket=asked.bucket_bytes,
         parts=epoch.buckets(step, asked.message_bytes(case.net), asked.bucket_bytes),
         ready_s=step.forward_s + step.backward_s,
         part_s=case.allreduce_s,
@@ -182,7 +197,7 @@ def _measured(arguments: argparse.Namespace, counts: list[int]) -> list[Advice]:
 
 def _rows(advice: Advice) -> list[dict[str, Any]]:
     common = {key: getattr(advice, key) for key in SHARED if hasattr(advice, key)}
-    common |= {"source": study.SOURCE, "ranks": advice.workers, "command": advice.command}
+    common |= {"source": study.SOURCE, "ranks": advice.workers}
     return [common | row | {"fastest": row["algorithm"] == advice.fastest} for row in advice.rows]
 
 
@@ -204,4 +219,6 @@ def _text(advice: Advice, modelled: bool) -> str:
         render([Column(key) for key in BY_ALGORITHM], _rows(advice), "table"),
         advice.command,
     ]
+    if advice.fastest != "dasgd" and advice.workers > 1:
+        lines += ["# or, with that delay:", advice.command_of("dasgd")]
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mpisgd.errors import UsageError
 from mpisgd.predict.networks import Network
-from mpisgd.predict.quantities import number, whole
+from mpisgd.predict.quantities import LARGEST_BYTES, number, whole
 from mpisgd.registry import resolve
 
 COSTS = {
@@ -132,7 +132,7 @@ def allreduce_s(
 
     Raises UsageError for unknown names and for numbers that are negative or not finite.
     """
-    number("bytes", nbytes)
+    number("bytes", nbytes, high=LARGEST_BYTES)
     total = 0.0
     for members, link in levels(whole("ranks", ranks), network):
         count = counts(algorithm, members, rounding)

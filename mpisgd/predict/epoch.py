@@ -12,7 +12,7 @@ one after another, while backward goes on: the baseline that delayed averaging m
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from mpisgd.predict.quantities import number, whole
 ALGORITHMS = ("minibatch", "minibatch-overlap", "local", "dasgd")
 MERGES = ("convex", "delta", "overwrite")
 RULE_TOLERANCE = 1e-9
+MOST_DELAY = 1e9  # steps: as many as a run may have
 NOISE_ROUNDS = 200
 
 
@@ -82,8 +83,9 @@ def check_times(step_s: float, allreduce_s: float) -> None:
     """UsageError unless t_p > 0 and t_c >= 0, both finite, with a finite quotient."""
     number("step time t_p", step_s, open_low=True)
     number("all-reduce time t_c", allreduce_s)
-    if not allreduce_s / step_s < inf:
-        raise UsageError("step time t_p", step_s, "too small beside the all-reduce time")
+    if not allreduce_s / step_s < MOST_DELAY:
+        allowed = f"too small beside the all-reduce time of {allreduce_s:g} s"
+        raise UsageError("step time t_p", step_s, allowed)
 
 
 def check_delay(tau: int, delay: int) -> None:

@@ -12,14 +12,17 @@ PANELS = 24
 TITLE = "model of this project, not measured, not the paper's numbers"
 
 
-def check(path: str, view: str) -> None:
-    """UsageError for what could not be drawn, before any work; MissingExtra without matplotlib."""
+def check(path: str, view: str | None = None) -> None:
+    """UsageError for what could not be drawn, before any work; MissingExtra without matplotlib.
+
+    view: what `--show` names, if the command has one.
+    """
     target = Path(path)
     if target.suffix not in SUFFIXES:
         raise UsageError("--figure", path, f"ends in {', '.join(SUFFIXES)}")
     if not target.absolute().parent.is_dir():
         raise UsageError("--figure", path, "its folder does not exist")
-    if view not in VIEWS:
+    if view is not None and view not in VIEWS:
         raise UsageError("--figure", None, f"draws --show {' or '.join(VIEWS)}, not {view}")
     if find_spec("matplotlib") is None:
         raise MissingExtra("matplotlib", "--figure", "plot")

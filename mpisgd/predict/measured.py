@@ -1,4 +1,5 @@
-"""Step and all-reduce seconds from what was measured: a result file, or a calibration.
+"""Seconds from what was measured, a result file or a calibration: of steps and all-reduces, and of
+the gradients of workers.
 
 In a run of mini-batch SGD every step exposes one whole all-reduce. It lasts from when the last rank
 has started it until the last rank has it, which the averages in flight (/events) tell.
@@ -16,6 +17,8 @@ from mpisgd.errors import UsageError
 from mpisgd.store.schema import LANES
 
 PLACE = "--from"
+LEAST_KNOWN = 0.05  # of the gradients may have been given up: they were the slow ones
+FEWEST = 10  # gradients of a worker
 
 
 class Found(NamedTuple):
@@ -39,9 +42,13 @@ def from_run(path: str) -> Found:
         if run.kind != "train" or algorithm != "minibatch" or run.ranks < 2:
             what = f"{run.kind} of {algorithm} on {run.ranks} ranks"
             raise UsageError(PLACE, path, f"a run of minibatch on 2 ranks or more, not a {what}")
+        if not {"compute_s", "update_s"} <= set(run.steps):
+            raise UsageError(PLACE, path, "holds no step that every rank has reported")
         busy = run.steps["compute_s"] + run.steps["update_s"]
         busy = busy[np.isfinite(busy).all(axis=1)]
         durations = _durations(run.events)
+        if not {"batch", "allreduce"} <= set(run.config):
+            raise UsageError(PLACE, path, "does not say with which batch and all-reduce it was run")
         if not len(busy) or not durations:
             raise UsageError(PLACE, path, "holds no step that every rank has reported")
         return Found(
@@ -76,3 +83,52 @@ def from_calibration(path: str, ranks: int, batch: int, nbytes: int, allreduce: 
         raise UsageError(PLACE, path, str(error)) from None
     step_s = step_times.seconds(path, batch)
     return Found(step_s, float(ends.max()), ranks, batch, allreduce)
+
+
+def gradient_seconds(path: str) -> list[Any]:
+    """Seconds from a worker's fresh parameters to its gradient's arrival, an array a worker, from
+    the result file of a run with parameter servers: messages and queues count, waiting does not.
+
+    With several shards from the last answer to the last arrival; first steps are left out.
+    UsageError for a file that does not tell.
+    """
+    from mpisgd.store.reader import read
+
+    with read(path) as run:
+        names = ("worker", "step", "samples", "arrived_s", "waited_s")
+        columns = run.updates if run.kind == "train" else {}
+        if not set(names) <= set(columns):
+            what = f"{run.kind} of {run.config.get('algorithm')}"
+            raise UsageError(PLACE, path, f"a run with parameter servers, not a {what}")
+        rows = zip(*(columns[name].tolist() for name in names), strict=True)
+        arrived: dict[tuple[int, int], float] = {}
+        answered: dict[tuple[int, int], float] = {}
+        given_up = set()
+        for worker, step, samples, arrived_s, waited_s in rows:
+            key = worker, step
+            arrived[key] = max(arrived_s, arrived.get(key, arrived_s))
+            answered[key] = max(arrived_s + waited_s, answered.get(key, arrived_s))
+            if samples <= 0:
+                given_up.add(key)
+    return _pools(path, arrived, answered, given_up)
+
+
+def _pools(
+    path: str,
+    arrived: dict[tuple[int, int], float],
+    answered: dict[tuple[int, int], float],
+    given_up: set[tuple[int, int]],
+) -> list[Any]:
+    import numpy as np
+
+    if len(given_up) > LEAST_KNOWN * len(arrived):
+        allowed = "most slow gradients were given up; measure with --stale finish"
+        raise UsageError(PLACE, path, allowed)
+    pools: dict[int, list[float]] = {}
+    for worker, step in sorted(arrived.keys() - given_up):
+        if (worker, step - 1) in answered:
+            seconds = arrived[worker, step] - answered[worker, step - 1]
+            pools.setdefault(worker, []).append(max(0.0, seconds))
+    if not pools or min(map(len, pools.values())) < FEWEST:
+        raise UsageError(PLACE, path, f"needs {FEWEST} gradients of each worker, or more")
+    return [np.array(pools[worker]) for worker in sorted(pools)]

@@ -86,7 +86,7 @@ def _of_the_simulator(path: str) -> bool:
         return False
     try:
         keys = tomllib.loads(Path(path).read_text(encoding="utf-8")).keys()
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+    except (OSError, ValueError, RecursionError):
         return False
     return bool({"preset", "bandwidth_Bps"} & keys)
 

@@ -5,7 +5,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from mpisgd.errors import UsageError
+from mpisgd.options import plain
 from mpisgd.sizes import parse_size
+
+# Beyond these no quantity of a computer lies, and the arithmetic of a model stays finite.
+SMALLEST, LARGEST = 1e-30, 1e15
+LONGEST_S = 1e9
+LARGEST_BYTES = 2.0**62
+MOST_RANKS = 1_000_000
+MOST_COUNTS = 10_000  # of ranks in one list
 
 TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
@@ -15,27 +23,32 @@ def number(
     value: Any,
     *,
     low: float = 0.0,
-    high: float = math.inf,
+    high: float = LARGEST,
     open_low: bool = False,
 ) -> float:
-    """`value` as a finite float in [low, high], or (low, high] when `open_low`.
+    """`value` as a finite float in [low, high]; when `open_low`, in (low, high], from SMALLEST up.
 
     Raises UsageError naming `place` for anything else, nan and infinities included.
     """
     try:
-        result = float(value)
-    except (TypeError, ValueError):
+        result = float(plain(value))
+    except (TypeError, ValueError, OverflowError):
         result = math.nan
+    if open_low and 0 < result < SMALLEST:
+        raise UsageError(place, value, f"too small: at least {SMALLEST:g}")
     above = result > low if open_low else result >= low
     if not (math.isfinite(result) and above and result <= high):
         raise UsageError(place, value, _range_text("a number", low, high, open_low))
     return result
 
 
-def whole(place: str, value: Any, *, low: int = 1, high: float = math.inf) -> int:
+def whole(place: str, value: Any, *, low: int = 1, high: float = 1e12) -> int:
     """`value` as an integer in [low, high]; UsageError naming `place` for anything else."""
-    result = number(place, value, low=-math.inf)
-    if result != int(result) or not low <= result <= high:
+    try:
+        result = number(place, value, low=low, high=high)
+    except UsageError:
+        result = math.nan
+    if not result.is_integer():
         raise UsageError(place, value, _range_text("a whole number", low, high, False))
     return int(result)
 
@@ -50,7 +63,7 @@ def scaled(place: str, value: Any, units: dict[str, float], **limits: Any) -> fl
     else:
         scale = 1.0
     try:
-        result = float(text) * scale
+        result = float(plain(text)) * scale
     except ValueError:
         names = ", ".join(name for name in units if name)
         allowed = f"a number, with one of {names} behind it or none"
@@ -58,28 +71,34 @@ def scaled(place: str, value: Any, units: dict[str, float], **limits: Any) -> fl
     try:
         return number(place, result, **limits)
     except UsageError:
-        low, high = limits.get("low", 0.0), limits.get("high", math.inf)
+        low, high = limits.get("low", 0.0), limits.get("high", LARGEST)
+        if limits.get("open_low") and 0 < result < SMALLEST:
+            low = SMALLEST
         allowed = _range_text("a number", low, high, limits.get("open_low", False))
         raise UsageError(place, value, allowed) from None
 
 
 def size(place: str, value: Any) -> float:
     """Bytes > 0, as sizes.parse_size reads them, bare K, M, G decimal. Raises UsageError."""
-    return number(place, parse_size(str(value), place, thousand=1000), open_low=True)
+    return number(
+        place, parse_size(str(value), place, thousand=1000), high=LARGEST_BYTES, open_low=True
+    )
 
 
 def duration(place: str, value: Any, *, open_low: bool = False) -> float:
     """Seconds >= 0 (> 0 when `open_low`), with the units s, ms, us, ns. Raises UsageError."""
-    return scaled(place, value, TIME_UNITS, open_low=open_low)
+    return scaled(place, value, TIME_UNITS, high=LONGEST_S, open_low=open_low)
 
 
-def ranks(place: str, text: str) -> list[int]:
-    """Rank counts: `1,2,4` and ranges `5:8` (both ends included), in the order given."""
+def ranks(place: str, text: str, most: int = MOST_RANKS) -> list[int]:
+    """Rank counts up to `most`: `1,2,4` and ranges `5:8` (with both ends), in the order given."""
     counts: list[int] = []
     for part in str(text).split(","):
         first, colon, last = part.partition(":")
-        low = whole(place, first)
-        high = whole(place, last, low=low, high=1_000_000) if colon else low
+        low = whole(place, first, high=most)
+        high = whole(place, last, low=low, high=most) if colon else low
+        if len(counts) + high - low >= MOST_COUNTS:
+            raise UsageError(place, text, f"at most {MOST_COUNTS} numbers of ranks")
         counts += range(low, high + 1)
     return list(dict.fromkeys(counts))
 

@@ -36,7 +36,10 @@ def build(kind: type[Record], values: Mapping[str, Any], place: str) -> Record:
     for key, field in known.items():
         if key not in values and field.default is MISSING:
             raise UsageError(place, None, f"lacks {key}")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except UsageError as mistake:
+        raise UsageError(f"{place}: {mistake}") from None
 
 
 def _read(path: str, place: str) -> dict[str, Any]:
@@ -45,5 +48,5 @@ def _read(path: str, place: str) -> dict[str, Any]:
             return tomllib.load(file)
     except OSError as error:
         raise UsageError(place, path, str(error.strerror)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(place, path, f"not a TOML file: {error}") from None

@@ -74,7 +74,7 @@ TERMS = {
     "upper_ratio": "this d holds for t_c / t_p up to this",
     "sure": "whether delay_low and delay_high are equal",
     "fastest": "whether the algorithm has the least seconds per effective step here",
-    "command": "the command line to run; your --model and --data go behind it",
+    "command": "the command line that runs this algorithm; your --model and --data go behind it",
 }
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from mpisgd.errors import UsageError
 from mpisgd.store.reader import DamagedFile, Run, read
+from mpisgd.store.texts import printable
 
 PATTERNS = ("*.h5", "*.h5.partial")
 
@@ -42,7 +43,7 @@ def collect(files: Sequence[str]) -> tuple[list[Named], list[str]]:
         try:
             run = read(file)
             list(run.arrays())  # damage in a column is found now, not in the middle of a page
-            runs.append(Named(file, run))
+            runs.append(Named(printable(file), run))
         except DamagedFile as error:
-            problems.append(str(error))
+            problems.append(printable(str(error)))
     return runs, problems

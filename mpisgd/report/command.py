@@ -18,16 +18,20 @@ if TYPE_CHECKING:
 FORMATS = (*tables.FORMATS, "fom")
 
 WIDTH = 132  # columns of a text table that goes to a file or a pipe
-TABLES = ("runs", "targets", "scaling", "bench")
+TABLES = (
+    "runs", "servers", "shards", "staleness", "arrivals", "targets", "scaling", "bench",
+)  # fmt: skip
 PICTURES = ("png", "svg", "pdf")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `mpisgd report`."""
     parser.add_argument(
-        "files", nargs="+", metavar="FILES", help="result files, or folders of them"
+        "files", nargs="*", metavar="FILES", help="result files, or folders of them"
     )
-    parser.add_argument("--format", choices=FORMATS, default="table", help="of what is printed")
+    parser.add_argument("--columns", action="store_true", help="say what each column means")
+    shown = "of what is printed [table; nothing when a file is written]"
+    parser.add_argument("--format", choices=FORMATS, help=shown)
     parser.add_argument("--table", choices=TABLES, help="print this table only")
     parser.add_argument("--targets", metavar="A,B,...", default="0.9,0.95",
                         help="test accuracies to reach [0.9,0.95]")  # fmt: skip
@@ -39,7 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Report; exit code 1 when a file could not be read, the rest is reported all the same."""
+    """Report; exit code 1 when a file could not be read and the rest was reported all the same,
+    2 when none could."""
+    if arguments.columns:
+        from mpisgd.report.terms import legend
+
+        print(legend())
+        return 0
+    if not arguments.files:
+        raise UsageError("FILES", None, "name result files, or folders of them")
+    return _report(arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
     from mpisgd.report.collect import collect, find
     from mpisgd.report.sections import report, shown
 
@@ -51,13 +67,15 @@ def run(arguments: argparse.Namespace) -> int:
     if runs:
         made = report(runs, targets, problems)
         _write(made, arguments)
-        terminal = shutil.get_terminal_size((WIDTH, 24)).columns
-        width = terminal if sys.stdout.isatty() else WIDTH
-        print(shown(made, arguments.format, arguments.table, width))
+        written = arguments.html or arguments.figures or arguments.trace
+        if arguments.format or arguments.table or not written:
+            terminal = shutil.get_terminal_size((WIDTH, 24)).columns
+            width = terminal if sys.stdout.isatty() else WIDTH
+            print(shown(made, arguments.format or "table", arguments.table, width))
         if arguments.format in ("csv", "fom"):
             for note in made.notes:
                 print(f"note: {note}", file=sys.stderr)
-    return 1 if problems else 0
+    return (1 if runs else 2) if problems else 0
 
 
 def _write(made: "Report", arguments: argparse.Namespace) -> None:

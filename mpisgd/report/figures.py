@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mpisgd.errors import MissingExtra
+from mpisgd.report import servers
 from mpisgd.report.accounting import PARTS, clock
 from mpisgd.report.collect import Named
 from mpisgd.report.sections import Report
@@ -15,6 +16,7 @@ WIDTH, HEIGHT = 6.4, 4.0  # inches
 PART_COLOURS = {"compute": "#4477aa", "update": "#66ccee", "poll": "#ccbb44", "wait": "#ee6677"}
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee", "#888888")
 MARKERS = "osD^vP*X"
+SHARDS = 4  # of a run, in one figure
 
 
 def draw(report: Report) -> dict[str, Any]:
@@ -123,13 +125,59 @@ def bandwidth(rows: Sequence[dict[str, Any]], time: str) -> Any:
     return _with_legend(figure, axes, 2)
 
 
+def staleness(runs: Sequence[Named], time: str) -> Any:
+    """Share of used gradients by staleness, a line a shard."""
+    figure, axes = _axes(f"Staleness of used gradients ({time} runs)")
+    index = 0
+    for named in runs:
+        pushes = servers.columns(named.run)
+        found = np.unique(pushes["server"]).tolist() if pushes else []
+        chosen = found if len(found) <= SHARDS else [found[0], found[len(found) // 2], found[-1]]
+        for server in chosen:
+            values, counts = servers.histogram(servers.of_shard(pushes, server))
+            if not len(values):
+                continue
+            words = {"algorithm": named.run.config.get("algorithm"), "ranks": named.run.ranks}
+            label = _label(words | {"file": named.name})
+            label += f", shard {server}" if len(found) > 1 else ""
+            axes.plot(values, counts / counts.sum(), label=label, **_style(index))
+            index += 1
+    if not index:
+        return None
+    axes.set_xlabel("staleness (updates of the shard)")
+    axes.set_ylabel("share of used gradients")
+    axes.set_ylim(bottom=0)
+    return _with_legend(figure, axes, 2)
+
+
+def arrivals(rows: Sequence[dict[str, Any]], time: str) -> Any:
+    """Mean time to the k-th gradient of an update, a curve a run."""
+    if not rows:
+        return None
+    figure, axes = _axes(f"Time to the k-th gradient of an update ({time} time)")
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        label = _label(row | {"ranks": row["workers"]}).replace("ranks", "workers", 1)
+        curves.setdefault(label, []).append((row["k"], row["mean_s"]))
+    for index, (label, points) in enumerate(curves.items()):
+        axes.plot(*zip(*points, strict=True), label=label, **_style(index))
+    axes.set_xlabel("k, gradients that have come")
+    axes.set_ylabel(f"mean seconds since the last update ({time})")
+    seconds = [row["mean_s"] for row in rows if row["mean_s"] > 0]
+    if seconds and max(seconds) > 20 * min(seconds):
+        axes.set_yscale("log")
+    return _with_legend(figure, axes, 2)
+
+
 CURVES: dict[str, Callable[[Sequence[Named], str], Any]] = {
     "accuracy-time": accuracy_over_time,
     "accuracy-steps": accuracy_over_steps,
+    "staleness": staleness,
 }
 PICTURES: dict[str, tuple[str, Callable[[Sequence[dict[str, Any]], str], Any]]] = {
     "runs": ("breakdown", breakdown),
     "scaling": ("speedup", speedup),
+    "arrivals": ("arrivals", arrivals),
     "bench": ("bandwidth", bandwidth),
 }
 

@@ -22,6 +22,9 @@ TITLES = {
     "accuracy-steps": "Test accuracy over effective steps: the same runs with speed taken away.",
     "breakdown": "Median step by what it was spent on; wait is exposed communication.",
     "speedup": "Speed-up over the base case named in the table; dotted: ideal.",
+    "staleness": "Updates between a gradient's read and its use, by shard; of many shards the "
+    "first, the middle and the last.",
+    "arrivals": "Mean time from an update to the k-th gradient of the next, late ones too.",
     "bandwidth": "Bus bandwidth over message size, medians of the longest rank.",
 }
 
@@ -37,7 +40,7 @@ def page(report: Report) -> str:
     )
     return template.render(
         version=__version__,
-        sections=[_table(section) for section in report.sections],
+        sections=[_table(section) for section in report.sections if not section.long],
         figures=[_figure(name, figure) for name, figure in draw(report).items()],
         notes=report.notes,
         problems=report.problems,

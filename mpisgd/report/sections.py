@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpisgd import tables
-from mpisgd.report import accounting, benchmarks, notes, scaling
+from mpisgd.report import accounting, benchmarks, notes, scaling, servers
 from mpisgd.report.collect import Named
 from mpisgd.tables import Column
 
@@ -31,6 +31,31 @@ SCALING = (
     Column("runs"), Column("samples_per_s"), Column("speedup", ".3f"), Column("efficiency", ".1%"),
     Column("karp_flatt", ".4f"), Column("base"),
 )  # fmt: skip
+SERVERS = (
+    Column("file"), Column("algorithm"), Column("ranks"), Column("servers"), Column("workers"),
+    Column("colocated"), Column("backups"), Column("group"), Column("updates", ".6g"),
+    Column("used_gradients", ".6g"), Column("dropped_gradients", ".6g"), Column("given_up", ".6g"),
+    Column("used_share", ".1%"), Column("used_samples", ".6g"), Column("dropped_samples", ".6g"),
+    Column("used_samples_per_s"), Column("staleness_mean"), Column("staleness_max"),
+    Column("update_s"), Column("waited_s"), Column("clock"),
+)  # fmt: skip
+SHARDS = (
+    Column("file"), Column("algorithm"), Column("workers"), Column("server"), Column("updates"),
+    Column("used_gradients"), Column("dropped_gradients"), Column("given_up"),
+    Column("used_samples"), Column("dropped_samples"), Column("staleness_mean"),
+    Column("staleness_p10"), Column("staleness_median"), Column("staleness_p90"),
+    Column("staleness_max"), Column("update_s"), Column("waited_s"), Column("clock"),
+)  # fmt: skip
+STALENESS = (
+    Column("file"), Column("algorithm"), Column("workers"), Column("server"), Column("staleness"),
+    Column("up_to"), Column("gradients"), Column("share", ".1%"), Column("clock"),
+)  # fmt: skip
+ARRIVALS = (
+    Column("file"), Column("algorithm"), Column("workers"), Column("k"), Column("updates"),
+    Column("mean_s"), Column("p10_s"), Column("median_s"), Column("p90_s"), Column("max_s"),
+    Column("clock"),
+)  # fmt: skip
+MANY_SHARDS = 24  # rows
 
 UNITS = {
     "steps_per_s": "1/s", "samples_per_s": "1/s", "step_s": "s", "effective_step_s": "s",
@@ -38,17 +63,23 @@ UNITS = {
     "compute_share": "1", "update_share": "1", "poll_share": "1", "wait_share": "1",
     "other_share": "1", "speedup": "1", "efficiency": "1", "karp_flatt": "1", "median_s": "s",
     "p10_s": "s", "p90_s": "s", "algbw_GBps": "GB/s", "busbw_GBps": "GB/s", "wrong": "1",
+    "updates": "1", "used_gradients": "1", "dropped_gradients": "1", "given_up": "1",
+    "used_share": "1", "used_samples": "1", "dropped_samples": "1", "used_samples_per_s": "1/s",
+    "staleness_mean": "updates", "staleness_max": "updates", "update_s": "s", "waited_s": "s",
+    "mean_s": "s", "max_s": "s", "gradients": "1", "share": "1",
 }  # fmt: skip
 
 
 class Section(NamedTuple):
-    """One table. `label` holds the columns that name a row."""
+    """One table. `label` holds the columns that name a row; a `long` one is shown as text, CSV or
+    on a page only when it is asked for by its name."""
 
     name: str
     title: str
     label: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: list[dict[str, Any]]
+    long: bool = False
 
 
 class Report(NamedTuple):
@@ -68,18 +99,28 @@ def report(
     rows = [accounting.row(named.run, named.name) for named in train]
     rows.sort(key=lambda row: row["clock"], reverse=True)  # wall and virtual apart
     reached = [row for n in train for row in accounting.targets(n.run, n.name, targets)]
+    shards = [row for named in train for row in servers.shards(named)]
     cases = [row for named in runs for row in benchmarks.rows(named)]
     extra = [key for key in _keys(cases) if key not in (*benchmarks.KEYS, "file", "clock")]
     names = ["file", *benchmarks.KEYS, *extra, "clock"]
     sections = [
         Section("runs", "Training runs", ("file",), RUNS, rows),
+        Section("servers", "Runs with parameter servers", ("file",), SERVERS,
+                [row for n in train if (row := servers.row(n)) is not None]),
+        Section("shards", "Shards of the parameters", ("file", "server"), SHARDS,
+                shards, long=len(shards) > MANY_SHARDS),
+        Section("staleness", "Staleness of used gradients", ("file", "server", "staleness"),
+                STALENESS, [row for n in train for row in servers.staleness(n)], long=True),
+        Section("arrivals", "Time to the k-th gradient", ("file", "k"), ARRIVALS,
+                [row for n in train for row in servers.arrivals(n)], long=True),
         Section("targets", "Time to targets", ("file", "target"), TARGETS, reached),
         Section("scaling", "Scaling", ("scaling", "algorithm", "allreduce", "ranks"), SCALING,
                 scaling.scaling(runs)),
         Section("bench", "Benchmarks", ("file", "algorithm", "ranks", "bytes", "in_place"),
                 tuple(Column(name) for name in names), cases),
     ]  # fmt: skip
-    return Report(list(runs), [s for s in sections if s.rows], notes.notes(runs), list(problems))
+    told = notes.notes(runs) + servers.budget(runs)
+    return Report(list(runs), [s for s in sections if s.rows], told, list(problems))
 
 
 def shown(made: Report, form: str, table: str | None = None, width: int = 0) -> str:
@@ -88,6 +129,8 @@ def shown(made: Report, form: str, table: str | None = None, width: int = 0) -> 
     width: text tables wider than this are cut in blocks of columns; 0 for never.
     """
     chosen = [s for s in made.sections if table in (None, s.name)]
+    if table is None and form != "json":
+        chosen = [s for s in chosen if not s.long]
     if form == "json":
         page: dict[str, Any] = {
             s.name: json.loads(tables.render(s.columns, s.rows, "json")) for s in chosen

@@ -1,0 +1,248 @@
+"""What runs with parameter servers say of their gradients: used, dropped, stale, waited for.
+
+Each shard decides alone, so gradients are counted a shard: in tables of whole runs the counts are
+means over the shards, and whole numbers where all shards agree.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpisgd.report.accounting import clock, speed, workers
+from mpisgd.report.collect import Named
+from mpisgd.store.reader import Run
+
+SYNCHRONOUS = ("backup", "timeout")  # of whose updates all gradients are computed at one version
+BINS = 16
+
+Columns = Mapping[str, np.ndarray]
+
+
+def row(named: Named) -> dict[str, Any] | None:
+    """One row of a run; None for one without servers, or whose /updates are empty."""
+    run, pushes = named.run, columns(named.run)
+    if not pushes:
+        return None
+    own = [of_shard(pushes, server) for server in np.unique(pushes["server"]).tolist()]
+    counts = [_counts(shard) for shard in own]
+    mean = {key: _mean([count[key] for count in counts]) for key in counts[0]}
+    used, time_s = pushes["used"] == 1, speed(run)["time_s"] or float(_answered(pushes).max())
+    answered = mean["used_gradients"] + mean["dropped_gradients"] + mean["given_up"]
+    config = run.config
+    return {
+        "file": named.name,
+        "algorithm": config.get("algorithm"),
+        "ranks": run.ranks,
+        "servers": config.get("servers"),
+        "workers": worker_count(run),
+        "colocated": bool(config.get("colocated")),
+        "backups": config.get("backups"),
+        "group": config.get("group"),
+        **mean,
+        "used_share": mean["used_gradients"] / answered,
+        "used_samples_per_s": mean["used_samples"] / time_s if time_s > 0 else None,
+        "staleness_mean": float(pushes["staleness"][used].mean()) if used.any() else None,
+        "staleness_max": int(pushes["staleness"][used].max()) if used.any() else None,
+        "update_s": _mean([value for shard in own if (value := _between(shard)) is not None]),
+        "waited_s": float(pushes["waited_s"][used].mean()) if used.any() else None,
+        "clock": clock(run),
+    }
+
+
+def shards(named: Named) -> list[dict[str, Any]]:
+    """One row a shard: its counts and the staleness of the gradients that it used."""
+    pushes, rows = columns(named.run), []
+    for server in np.unique(pushes["server"]).tolist() if pushes else ():
+        shard = of_shard(pushes, server)
+        used = shard["used"] == 1
+        ages = shard["staleness"][used]
+        low, middle, high = _quantiles(ages)
+        rows.append(
+            _names(named, server)
+            | _counts(shard)
+            | {
+                "staleness_mean": float(ages.mean()) if len(ages) else None,
+                "staleness_p10": low,
+                "staleness_median": middle,
+                "staleness_p90": high,
+                "staleness_max": int(ages.max()) if len(ages) else None,
+                "update_s": _between(shard),
+                "waited_s": float(shard["waited_s"][used].mean()) if used.any() else None,
+                "clock": clock(named.run),
+            }
+        )
+    return rows
+
+
+def staleness(named: Named) -> list[dict[str, Any]]:
+    """The histogram of each shard, in at most 16 bins of equal width, `staleness` to `up_to`."""
+    pushes, rows = columns(named.run), []
+    for server in np.unique(pushes["server"]).tolist() if pushes else ():
+        values, counts = histogram(of_shard(pushes, server))
+        if not len(values):
+            continue
+        low = int(values[0])
+        width = -(-(int(values[-1]) - low + 1) // BINS)
+        bins = (values - low) // width
+        for bin_ in np.unique(bins).tolist():
+            count = int(counts[bins == bin_].sum())
+            rows.append(
+                _names(named, server)
+                | {
+                    "staleness": low + bin_ * width,
+                    "up_to": low + (bin_ + 1) * width - 1,
+                    "gradients": count,
+                    "share": count / int(counts.sum()),
+                    "clock": clock(named.run),
+                }
+            )
+    return rows
+
+
+def histogram(shard: Columns) -> tuple[np.ndarray, np.ndarray]:
+    """Values of the staleness of used gradients, and how many had each."""
+    return np.unique(shard["staleness"][shard["used"] == 1], return_counts=True)
+
+
+def arrivals(named: Named) -> list[dict[str, Any]]:
+    """Seconds from a version's reading to the k-th gradient computed at it, all shards together.
+
+    Only where all gradients of an update are computed at one version. Late gradients, which were
+    dropped, count; work that was given up does not, and then the last k are of fewer updates.
+    """
+    run, pushes = named.run, columns(named.run)
+    whole = run.config.get("group") in (None, worker_count(run))
+    fits = run.config.get("algorithm") in (*SYNCHRONOUS, *(["softsync"] if whole else []))
+    if not pushes or not fits:
+        return []
+    place, delay = arrival_seconds(pushes)
+    rows = []
+    for k in range(1, int(place.max(initial=0)) + 1):
+        seconds = delay[place == k]
+        low, middle, high = _quantiles(seconds)
+        rows.append(
+            {
+                "file": named.name, "algorithm": run.config.get("algorithm"),
+                "workers": worker_count(run), "k": k, "updates": len(seconds),
+                "mean_s": float(seconds.mean()), "p10_s": low, "median_s": middle, "p90_s": high,
+                "max_s": float(seconds.max()), "clock": clock(run),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def arrival_seconds(pushes: Columns) -> tuple[np.ndarray, np.ndarray]:
+    """k and seconds of each gradient: the k-th that came of those computed at one version of a
+    shard, counted from when that version was answered first."""
+    found = [_delays(of_shard(pushes, server)) for server in np.unique(pushes["server"]).tolist()]
+    places, delays = zip(*found, strict=True)
+    return np.concatenate(places), np.concatenate(delays)
+
+
+def budget(runs: Sequence[Named]) -> list[str]:
+    """What a comparison with servers holds equal: the ranks, or those that compute."""
+    train = [named for named in runs if named.run.kind == "train"]
+    if len(train) < 2 or not any(named.run.config.get("servers") for named in train):
+        return []
+    ranks = sorted({named.run.ranks for named in train})
+    computing = sorted({worker_count(named.run) for named in train})
+    counts = f"ranks {_span(ranks)}, workers {_span(computing)}"
+    if len(ranks) == len(computing) == 1:
+        return [f"budget: ranks and workers alike ({counts})"]
+    if len(ranks) == 1:
+        return [f"budget: ranks; those that serve do not compute ({counts})"]
+    if len(computing) == 1:
+        return [f"budget: workers; servers come on top ({counts})"]
+    return [f"budget: neither ranks nor workers are equal, so times do not compare ({counts})"]
+
+
+def columns(run: Run) -> Columns:
+    """/updates of a run; empty if there are none, or a column is missing."""
+    names = ("server", "update", "worker", "step", "version_read", "staleness", "used", "samples",
+             "arrived_s", "waited_s")  # fmt: skip
+    if run.kind != "train" or not set(names) <= set(run.updates):
+        return {}
+    found = {name: run.updates[name] for name in names}
+    return found if len(found["server"]) else {}
+
+
+def worker_count(run: Run) -> int:
+    """Ranks that compute gradients."""
+    return len(range(run.ranks)[workers(run)])
+
+
+def of_shard(pushes: Columns, server: int) -> Columns:
+    """The rows of one shard."""
+    chosen = pushes["server"] == server
+    return {name: values[chosen] for name, values in pushes.items()}
+
+
+def _counts(shard: Columns) -> dict[str, int]:
+    used, samples = shard["used"] == 1, shard["samples"]
+    return {
+        "updates": int(max(shard["update"].max(initial=0), 0)),
+        "used_gradients": int(used.sum()),
+        "dropped_gradients": int((~used & (samples > 0)).sum()),
+        "given_up": int((~used & (samples <= 0)).sum()),
+        "used_samples": int(samples[used].sum()),
+        "dropped_samples": int(samples[~used & (samples > 0)].sum()),
+    }
+
+
+def _delays(shard: Columns) -> tuple[np.ndarray, np.ndarray]:
+    used, answered = shard["used"] == 1, _answered(shard)
+    versions, where = np.unique(shard["update"][used], return_inverse=True)
+    begins = np.full(len(versions), np.inf)
+    np.minimum.at(begins, where, answered[used])
+    versions, begins = np.append(0, versions), np.append(0.0, begins)  # all begin at version 0
+    known = np.isin(shard["version_read"], versions) & (shard["samples"] > 0)
+    read = shard["version_read"][known]
+    delay = shard["arrived_s"][known] - begins[np.searchsorted(versions, read)]
+    order = np.lexsort((delay, read))
+    _, first = np.unique(read[order], return_index=True)
+    count = np.diff(np.append(first, len(order)))
+    return np.arange(len(order)) - np.repeat(first, count) + 1, delay[order]
+
+
+def _answered(pushes: Columns) -> np.ndarray:
+    return pushes["arrived_s"] + pushes["waited_s"]
+
+
+def _between(shard: Columns) -> float | None:
+    """Mean seconds from one update to the next."""
+    used = shard["used"] == 1
+    first, last = shard["update"][used].min(initial=1), shard["update"][used].max(initial=1)
+    if last <= first:
+        return None
+    made = _answered(shard)[used]
+    begins = made[shard["update"][used] == first].min()
+    return float(made[shard["update"][used] == last].min() - begins) / int(last - first)
+
+
+def _quantiles(values: np.ndarray) -> tuple[float | None, float | None, float | None]:
+    if not len(values):
+        return None, None, None
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
+    return low, middle, high
+
+
+def _mean(values: Sequence[float]) -> Any:
+    """A whole number where all are the same whole number; None of nothing."""
+    if not values:
+        return None
+    same = len(set(values)) == 1
+    return values[0] if same else float(np.mean(values))
+
+
+def _names(named: Named, server: int) -> dict[str, Any]:
+    return {
+        "file": named.name,
+        "algorithm": named.run.config.get("algorithm"),
+        "workers": worker_count(named.run),
+        "server": server,
+    }
+
+
+def _span(values: Sequence[int]) -> str:
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
