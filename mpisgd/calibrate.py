@@ -27,9 +27,10 @@ from allreduce.point_to_point import (
     ping_pong,
 )
 from mpisgd import tables
+from mpisgd.arguments import add_arguments as add_options
+from mpisgd.arguments import from_arguments
 from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment, from_arguments
-from mpisgd.experiment import add_arguments as add_options
+from mpisgd.experiment import Experiment
 from mpisgd.options import whole, wholes
 from mpisgd.store.target import check_target
 

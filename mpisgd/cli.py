@@ -1,14 +1,16 @@
 """The command line: finds the command, sets up its process, turns mistakes into one line."""
 
 import argparse
+import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
 from mpisgd import __version__
-from mpisgd.errors import UsageError
+from mpisgd.errors import UsageError, nearest
 
 COMMANDS = {
     "demo": ("mpisgd.demo", "train three algorithms on real digits on 4 ranks and compare them"),
@@ -18,7 +20,10 @@ COMMANDS = {
     "calibrate": ("mpisgd.calibrate", "measure a network and a step; run under mpiexec"),
     "simulate": ("mpisgd.simulate", "price all-reduce schedules on a model of a network"),
     "predict": ("mpisgd.predict.command", "model step and epoch times of networks on clusters"),
-    "advise": ("mpisgd.predict.advise_command", "the delay and tau that hide an all-reduce"),
+    "advise": (
+        "mpisgd.predict.advise_command",
+        "the delay that hides an all-reduce; the number of backups",
+    ),
     "submit": ("mpisgd.submit.command", "run a grid of experiments as Slurm jobs, or here"),
     "lab": ("mpisgd.lab", "run a command on hosts with a network of a chosen rate"),
     "replay": ("mpisgd.replay", "repeat a run with parameter servers to the same bits"),
@@ -38,13 +43,26 @@ class Parser(argparse.ArgumentParser):
     """argparse, with errors of one line."""
 
     def error(self, message: str) -> NoReturn:
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        if unknown and words.startswith("--"):
+            message += nearest(re.split("[= ]", words)[0], self.options())
         self.exit(_refuse(f"{self.prog}: error: {' '.join(message.split())}"))
+
+    def options(self) -> list[str]:
+        """All option strings, those of subcommands included."""
+        names = list(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action.choices, dict):
+                names += [name for sub in action.choices.values() for name in sub.options()]
+        return names
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0, or 2 for a user's mistake."""
     words = list(sys.argv[1:] if argv is None else argv)
     _limit_blas_threads(words)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be text
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         parser, command = _parser(words)
         arguments = parser.parse_args(words)

@@ -1,5 +1,7 @@
 """What a user can get wrong: one line that says where, what was given and what is allowed."""
 
+from collections.abc import Iterable
+
 
 class UsageError(ValueError):
     """A user's mistake. The command line prints it as one line and exits with code 2."""
@@ -18,6 +20,14 @@ class MissingExtra(UsageError):
         super().__init__(
             f"{purpose} needs {package}", None, f"install it with: pip install 'mpisgd[{extra}]'"
         )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` for the name in `known` that `name` looks like, "" if there is none."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def _shown(value: object) -> str:

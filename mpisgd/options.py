@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from mpisgd.errors import UsageError
 
+LONGEST_S = 1e9  # 30 years: longer, and sums of times stop being exact
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 
 
@@ -25,12 +26,19 @@ class Kind(NamedTuple):
             raise UsageError(place, value, self.allowed) from None
 
 
+def plain(value: Any) -> Any:
+    """`value`, unless it is a text that only Python takes for a number: 1_000, other scripts'
+    digits. Raises ValueError."""
+    _require(not isinstance(value, str) or (value.isascii() and "_" not in value))
+    return value
+
+
 def whole(low: int, high: int | None = None) -> Kind:
     """A whole number within bounds."""
     allowed = f"a whole number >= {low}" if high is None else f"a whole number in {low}..{high}"
 
     def parse(value: Any) -> int:
-        number = int(value) if isinstance(value, str) else value
+        number = int(plain(value)) if isinstance(value, str) else value
         _require(isinstance(number, int) and not isinstance(number, bool))
         _require(number >= low and (high is None or number <= high))
         return number
@@ -50,7 +58,7 @@ def number(low: float, high: float = math.inf, *, above: bool = False) -> Kind:
 
     def parse(value: Any) -> float:
         _require(not isinstance(value, bool))
-        result = float(value)
+        result = float(plain(value))
         _require(math.isfinite(result) and (result > low if above else result >= low))
         _require(result <= high)
         return result
@@ -64,11 +72,12 @@ def duration(low: float = 0.0) -> Kind:
     def parse(value: Any) -> float:
         text = str(value).strip()
         unit = next((u for u in sorted(SECONDS, key=len, reverse=True) if text.endswith(u)), "")
-        seconds = float(text.removesuffix(unit)) * SECONDS.get(unit, 1.0)
-        _require(not isinstance(value, bool) and math.isfinite(seconds) and seconds >= low)
+        seconds = float(plain(text.removesuffix(unit))) * SECONDS.get(unit, 1.0)
+        _require(not isinstance(value, bool) and low <= seconds <= LONGEST_S)
         return seconds
 
-    return Kind(f"a time such as 20ms, 1.5s or 2min, at least {low:g} s", parse)
+    allowed = f"a time such as 20ms, 1.5s or 2min, at least {low:g} s, at most {LONGEST_S:g} s"
+    return Kind(allowed, parse)
 
 
 def one_of(names: Iterable[str]) -> Kind:

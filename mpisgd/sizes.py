@@ -10,7 +10,7 @@ import re
 
 from mpisgd.errors import UsageError
 
-_SIZE = re.compile(r"(\d+(?:\.\d*)?)\s*(?:([kKMG])(i?B)?|B)?", re.ASCII)
+_SIZE = re.compile(r"(\d{1,30}(?:\.\d*)?)\s*(?:([kKMG])(i?B)?|B)?", re.ASCII)
 _RATE = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?:([kKMGT]?)(bps|bit|B/s|Bps))?", re.ASCII)
 _POWERS = {None: 0, "": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -24,10 +24,9 @@ def parse_size(text: str, place: str = "size", *, thousand: int = 1024) -> int:
     number, prefix, unit = match.groups()
     base = {None: thousand, "B": 1000, "iB": 1024}[unit]
     size = float(number) * base ** _POWERS[prefix]
-    exact = int(number) * base ** _POWERS[prefix] if number.isdigit() else int(size)
-    if size != int(size) or exact > 2**62:
+    if size > 2**62 or size != int(size):
         raise UsageError(place, text, allowed)
-    return exact
+    return int(number) * base ** _POWERS[prefix] if number.isdigit() else int(size)
 
 
 def parse_sizes(text: str, place: str = "sizes", *, thousand: int = 1024) -> list[int]:
@@ -62,6 +61,6 @@ def parse_rate(text: str, place: str = "rate") -> float:
         raise UsageError(place, text, allowed)
     number, prefix, unit = match.groups()
     rate = float(number) * 1000 ** _POWERS[prefix] / (8 if unit in ("bps", "bit") else 1)
-    if not rate > 0:
+    if not 0 < rate < math.inf:
         raise UsageError(place, text, allowed)
     return rate

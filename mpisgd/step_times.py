@@ -32,6 +32,9 @@ def _predicted(net: str, device: str, batch: int) -> float:
 
     if net not in nets.NETS:
         raise UsageError(PLACE, f"{net}@{device}", f"nets are {', '.join(nets.NETS)}")
+    if not device:
+        allowed = f"name a device behind the @: {', '.join(devices.DEVICES)}"
+        raise UsageError(PLACE, f"{net}@", allowed)
     return paleo.step_time(nets.layers(net), devices.find(device, PLACE), batch).step_s
 
 
@@ -39,14 +42,17 @@ def _calibrated(path: Path, batch: int) -> float:
     import numpy as np
 
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))["calibration"]
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(PLACE, str(path), f"cannot be read: {reason}") from None
+    try:
+        table = content["calibration"]
         batches = np.array(table["batches"], float)
         times = np.array(table["step_s"], float)
         usable = batches.shape == times.shape == (batches.size,) and (times > 0).all()
         usable = usable and batches.size > 0 and np.isfinite(times).all()
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(PLACE, str(path), f"cannot be read: {error}") from None
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         usable = False
     if not usable or not (batches > 0).all():
         raise UsageError(PLACE, str(path), "a file of mpisgd calibrate, with batches and step_s")

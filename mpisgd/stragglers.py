@@ -11,7 +11,7 @@ A specification is one or more terms with commas between them; their factors mul
     3:die@100         rank 3 dies when it begins step 100
 
 Ranks are counted from 0 among those that compute: with parameter servers, the workers. A rank's
-draws depend on the seed, the rank and the step alone.
+draws depend on the seed, the rank and the step alone. No number is above 1e6, no product above 1e9.
 """
 
 import math
@@ -26,10 +26,12 @@ from typing import NoReturn
 import numpy as np
 
 from mpisgd.errors import UsageError
-from mpisgd.options import Kind
+from mpisgd.options import Kind, plain
 
 STREAM = 0x736C_6F77  # apart from every other use of the seed
 BLOCK = 512  # draws made at once
+LARGEST = 1e6  # number in a specification
+LONGEST = 1e9  # times as long as usual: an infinite time would be that of a dead rank
 ALLOWED = (
     "terms such as 3:5x, 1-3:2x, exponential, shifted:0.5, lognormal:0.5, pareto:1.5:0.1, "
     "trace:FILE, 3:die@100, with commas"
@@ -60,7 +62,17 @@ class Straggler:
                 factor *= slow
         for trace in self.traces:
             factor *= float(trace[(step - 1) % len(trace), rank % trace.shape[1]])
-        return factor * self._drawn(rank, step) if self.draws else factor
+        if self.draws:
+            factor *= self._drawn(rank, step)
+        return min(factor, LONGEST)
+
+    def check(self, ranks: int) -> None:
+        """UsageError for a term about a rank that is none of those that compute."""
+        named = [(low, high) for low, high, _ in self.slow] + [(r, r) for r in self.deaths]
+        for low, high in named:
+            if high >= ranks:
+                which = str(low) if low == high else f"{low}-{high}"
+                raise UsageError("--straggler", which, f"ranks that compute are 0 to {ranks - 1}")
 
     def _drawn(self, rank: int, step: int) -> float:
         number, place = divmod(step - 1, BLOCK)
@@ -138,12 +150,12 @@ def _add(straggler: Straggler, term: str) -> None:
         return
     low, high, slow, step = match.groups()
     first, last = int(low), int(high or low)
-    _require(first <= last)
+    _require(first <= last <= LARGEST)
     if step is not None:
         _require(int(step) >= 1)
         straggler.deaths |= {rank: int(step) for rank in range(first, last + 1)}
     else:
-        _require(0 < float(slow) < math.inf)
+        _require(0 < float(slow) <= LARGEST)
         straggler.slow.append((first, last, float(slow)))
 
 
@@ -152,8 +164,8 @@ def _add_draw(straggler: Straggler, term: str) -> None:
     if name == "trace":
         straggler.traces.append(_trace(rest))
         return
-    values = [float(part) for part in rest.split(":")] if rest else []
-    _require(all(0 < value < math.inf for value in values))
+    values = [float(plain(part)) for part in rest.split(":")] if rest else []
+    _require(all(0 < value <= LARGEST for value in values))
     if name == "exponential":
         _require(not values)
         straggler.draws.append(lambda generator, count: generator.exponential(size=count))
@@ -179,23 +191,26 @@ def _add_draw(straggler: Straggler, term: str) -> None:
 def _pareto(alpha: float, chance: float) -> Draw:
     def draw(generator: np.random.Generator, count: int) -> np.ndarray:
         hit = generator.random(count) < chance
-        return np.where(hit, 1 + generator.pareto(alpha, count), 1.0)
+        with np.errstate(over="ignore"):  # a tail too heavy for floats
+            return np.where(hit, 1 + generator.pareto(alpha, count), 1.0)
 
     return draw
 
 
 def _trace(path: str) -> np.ndarray:
     """The factors in a file: (steps, ranks). Commas or blanks between the columns, # comments."""
-    allowed = "a text file of numbers > 0, a row a step, a column a rank"
+    allowed = f"a text file of numbers > 0 up to {LARGEST:g}, a row a step, a column a rank"
+    if not path or "\0" in path:
+        raise UsageError("--straggler", f"trace:{path}", f"names no file: {allowed}")
     try:
         text = Path(path).read_text(encoding="utf-8").replace(",", " ")
         rows = [line.partition("#")[0].split() for line in text.splitlines()]
-        trace = np.array([[float(word) for word in row] for row in rows if row])
+        trace = np.array([[float(plain(word)) for word in row] for row in rows if row])
     except OSError as error:
         raise UsageError(f"--straggler trace:{path}", None, error.strerror or allowed) from None
     except ValueError:
         raise UsageError(f"--straggler trace:{path}", None, allowed) from None
-    if trace.ndim != 2 or not trace.size or not (np.isfinite(trace) & (trace > 0)).all():
+    if trace.ndim != 2 or not trace.size or not ((trace > 0) & (trace <= LARGEST)).all():
         raise UsageError(f"--straggler trace:{path}", None, allowed)
     return trace
 

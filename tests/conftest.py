@@ -1,9 +1,13 @@
 """Ranks for tests: pytest starts mpiexec itself, once for each MPI library there is."""
 
+import os
 from collections.abc import Callable
 
 import pytest
 from mpi_ranks import TWO_RANKS, Ranks, of_openmpi, of_system, of_this_environment
+
+# Threads of a BLAS that find no core of their own make tests many times slower. Set before NumPy.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session", params=["mpich", "openmpi", "system"])

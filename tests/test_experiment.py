@@ -6,9 +6,10 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from mpisgd.algorithms import NAMES, OPTIONS
+from mpisgd.arguments import add_arguments, from_arguments
 from mpisgd.errors import UsageError
 from mpisgd.evaluation import effective_share
-from mpisgd.experiment import Experiment, add_arguments, flag, from_arguments
+from mpisgd.experiment import Experiment, flag
 
 OPTIONS_OF = [option for option in fields(Experiment) if option.metadata]
 

@@ -271,7 +271,7 @@ def test_exponential():
         ("constant", 0.1, -1, {}, "--steps -1"),
         ("constant", 0.1, 10, {"share": 0.1}, "--schedule constant does not take"),
         ("one-cycle", 0.1, 10, {"period": 3}, "--schedule one-cycle does not take"),
-        ("one-cycle", 1e-5, 10, {}, "start 0.0001"),
+        ("one-cycle", 1e-5, 10, {}, "--lr 1e-05: at least 0.0001"),
         ("one-cycle", 0.1, 10, {"start": -1.0}, "start -1"),
         ("one-cycle", 0.1, 10, {"share": 0.0}, "share 0"),
         ("linear-tail", 0.1, 10, {"share": 1.5}, "share 1.5"),
