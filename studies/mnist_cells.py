@@ -15,7 +15,7 @@ DELAYS = (1, 2, 3, 4)
 PROPORTIONS = (0.0, 0.25, 0.5, 0.75)  # xi
 COMMON_RATE = 0.1
 RATES = (0.1, 0.2, 0.4, 0.8)  # the one grid, for every algorithm
-WORKERS, BATCHES, TAUS = (8, 32, 64), (16, 32, 64), (1, 2, 4, 8)
+WORKERS, BATCHES, TAUS = (8, 16, 32, 64), (8, 16, 32, 64), (1, 2, 4, 8)
 LARGE_BATCH, LARGE_RATES, LARGE_EPOCHS = 256, (0.1, 0.4), 12  # times 32 ranks: 8,192 a step
 
 # Fixed from a pilot of three runs with another seed, before the study began.

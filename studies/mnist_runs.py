@@ -1,19 +1,17 @@
 """Running the cells of the MNIST study: data, virtual cluster, what a line of the ledger holds."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from ledger import Ledger
 from mnist_cells import BATCH, RANKS, TAU, Cell
+from parts import parts
 from virtual_run import Run, made_with, significant
 
 from mpisgd import data
 from mpisgd.data import Dataset
 
 SAMPLES, VALIDATION, TEST_SHARE = 32_768, 5_000, 1 / 6
-SPLIT_SEED = 1  # of what is validation and training, the same in every run
 EPOCHS, HIDDEN = 3, (128,)
 SAMPLES_PER_EVALUATION = 8_192
 NETWORK = "titanx-20g"
@@ -29,12 +27,7 @@ TIMED = (
 
 def load(path: str) -> tuple[Dataset, Dataset]:
     """(training samples with validation samples as their test set, the same with the true one)."""
-    whole = data.load("mnist", path, held_back=TEST_SHARE)
-    order = np.random.default_rng(SPLIT_SEED).permutation(whole.samples)
-    valid, train = order[:VALIDATION], order[VALIDATION : VALIDATION + SAMPLES]
-    inputs, targets = whole.train_inputs, whole.train_targets
-    final = replace(whole, train_inputs=inputs[train], train_targets=targets[train])
-    return replace(final, test_inputs=inputs[valid], test_targets=targets[valid]), final
+    return parts(data.load("mnist", path, held_back=TEST_SHARE), VALIDATION, SAMPLES)
 
 
 def values(cell: Cell) -> dict[str, Any]:

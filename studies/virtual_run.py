@@ -11,6 +11,7 @@ from mpisgd.data import Dataset
 from mpisgd.environment import environment
 from mpisgd.evaluation import effective_share, row, shard_sums
 from mpisgd.experiment import Experiment
+from mpisgd.models.statistics import moments, pooled
 from mpisgd.train import algorithm_run, resolve_for
 from mpisgd.worker import NotFinite, Worker
 from mpisgd.worlds import virtual
@@ -76,9 +77,10 @@ class Run:
         for copy, worker in zip(copies, self.workers, strict=True):
             copy.flat[...] = worker.parameters.flat
         evaluate(self.clock.schedule, [copy.buffer for copy in copies], mean=True)
-        loss, correct, samples, *_ = shard_sums(
-            self.workers[0].model, dataset, copies[0], None, 0, 1
-        )
+        model = self.workers[0].model
+        kept = sum(moments(worker.model) for worker in self.workers)
+        with pooled(model, np.asarray(kept)):
+            loss, correct, samples, *_ = shard_sums(model, dataset, copies[0], None, 0, 1)
         return significant(loss / samples), significant(correct / samples)
 
 

@@ -1,0 +1,75 @@
+"""What the tables of studies with named algorithms, rates and seeds share.
+
+A cell has `name`, `rate` and `seed`; a finished line has lists over its evaluations and, at its
+end, numbers of the test set, whose names begin with `test`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ledger import Ledger
+from pages import plus_minus
+from virtual_run import spread
+
+Row = dict[str, Any]
+Cell = Mapping[str, Any]
+
+
+def last(line: Row, name: str) -> float:
+    """A column's value at the last step; NaN for a run that stopped before it."""
+    if "failure" in line:
+        return math.nan
+    return line[name] if name.startswith("test") else line[name][-1]
+
+
+def best_rate(ledger: Ledger, cells: Iterable[Cell]) -> float | None:
+    """The rate of the cell with the least validation loss at its end, of cells that differ in
+    their rate; None while one is missing, or if none is finite."""
+    losses = {}
+    for cell in cells:
+        if cell not in ledger:
+            return None
+        if "failure" not in ledger[cell]:
+            losses[cell["rate"]] = last(ledger[cell], "loss")
+    return min(losses, key=lambda rate: losses[rate]) if losses else None
+
+
+def rates(
+    ledger: Ledger, names: Iterable[str], cells: Callable[[str], Sequence[Cell]], digits: int
+) -> list[Row]:
+    """Validation loss at every rate of the grid; `cells(name)`: those of one algorithm."""
+    rows = []
+    for name in names:
+        row: Row = {"algorithm": name}
+        for cell in cells(name):
+            heading = f"loss at {cell['rate']:g}"
+            row[heading] = "not run"
+            if cell in ledger:
+                loss = last(ledger[cell], "loss")
+                row[heading] = "not finite" if math.isnan(loss) else f"{loss:.{digits}f}"
+        best = best_rate(ledger, cells(name))
+        row["best"] = "-" if best is None else f"{best:g}"
+        rows.append(row)
+    return rows
+
+
+def difference(one: list[Row], other: list[Row], name: str, factor: float, digits: int) -> Row:
+    """`one` less `other`, seed by seed: mean and deviation, and whether the mean is more than two
+    standard errors from zero."""
+    pairs = zip(one, other, strict=True)
+    values = [factor * (last(x, name) - last(y, name)) for x, y in pairs]
+    mean, deviation = spread(values)
+    beyond = abs(mean) > 2 * deviation / math.sqrt(len(values))
+    return {
+        "difference": plus_minus(mean, deviation, digits),
+        "beyond two standard errors": "yes" if beyond else "no",
+    }
+
+
+def summary(ledger: Ledger, names: Sequence[str]) -> list[Row]:
+    """One row for each run: its cell, and the named columns at its end."""
+    return [
+        {**line["cell"], **{name: last(line, name) for name in names}, "cpu_s": line["cpu_s"]}
+        for line in ledger.lines.values()
+    ]

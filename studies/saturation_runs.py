@@ -1,0 +1,182 @@
+"""What the study of saturated servers runs: async, 16 workers, 1 MB of parameters, more shards.
+
+Virtual: a modelled network where one server's port is the bottleneck. Real: this machine's cores.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from real_run import last_evaluation, machine, train
+from served_run import ServedRun
+from virtual_run import made_with, significant
+
+from mpisgd import data
+from mpisgd.launcher import Launcher
+from mpisgd.store.reader import read
+
+Cell = Mapping[str, Any]
+Columns = Mapping[str, np.ndarray]
+
+WORKERS, BATCH = 16, 1  # one sample: gradients share the cores with the servers
+PARAMETERS = 250_000  # float32: 1 MB
+VIRTUAL_SERVERS, REAL_SERVERS = (1, 2, 3, 4, 8, 16), (1, 2, 4)
+SEEDS, LAUNCHES = (1, 2, 3), (1, 2, 3)
+NETWORK = "ethernet-10g"  # 1.25 GB/s a port and direction, no port shared
+VIRTUAL_STEP_S, REAL_STEP_S = 2e-3, 20e-3
+SPREAD = "lognormal:0.3"  # of the step times, so that workers do not march in step
+VIRTUAL_STEPS = 40  # times 16 gradients
+REAL_STEPS, LONG = 60, 4  # the long run of 1 server: whether memory grows
+HIDDEN = 3333  # 64 x 3333 x 10: 249,985 parameters
+ROWS = ("server", "worker", "step", "used", "update", "samples", "arrived_s", "waited_s")
+SET_UPS = {53: (3, 17), 106: (6, 27), 212: (12, 37)}  # the paper's workers: backups, servers
+SET_UP_STEPS = 10
+
+
+def set_up_cells() -> list[Cell]:
+    """The paper's three sizes."""
+    return [
+        {"world": "set-up", "workers": workers, "backups": backups, "servers": servers}
+        for workers, (backups, servers) in SET_UPS.items()
+    ]
+
+
+def virtual_cells() -> list[Cell]:
+    """All virtual runs, seed by seed."""
+    return [
+        {"world": "virtual", "servers": servers, "steps": VIRTUAL_STEPS, "seed": seed}
+        for seed in SEEDS
+        for servers in VIRTUAL_SERVERS
+    ]
+
+
+def real_cells(mpi: str) -> list[Cell]:
+    """All launches; numbers of servers take turns."""
+    runs = [(launch, n, REAL_STEPS) for launch in LAUNCHES for n in REAL_SERVERS]
+    return [
+        {"world": "real", "mpi": mpi, "servers": servers, "steps": steps, "seed": launch}
+        for launch, servers, steps in [*runs, (LAUNCHES[0], 1, LONG * REAL_STEPS)]
+    ]
+
+
+def experiment(cell: Cell) -> dict[str, Any]:
+    """Fields that both worlds share."""
+    return {
+        "algorithm": "async", "servers": cell["servers"], "steps": cell["steps"], "batch": BATCH,
+        "seed": cell["seed"], "rate": 1e-4, "momentum": 0.0, "evaluate_every": 0,
+        "straggler": SPREAD,
+    }  # fmt: skip
+
+
+def run_virtual(cell: Cell) -> dict[str, Any]:
+    """A quadratic of PARAMETERS: its gradient costs little, its messages take their time."""
+    dataset = data.load("noise", samples=WORKERS * BATCH, features=PARAMETERS)
+    fields = {
+        "model": "quadratic", "data": "noise", "network": NETWORK, "step_time_s": VIRTUAL_STEP_S,
+    }  # fmt: skip
+    run = ServedRun(experiment(cell) | fields, WORKERS + cell["servers"], dataset)
+    failure = run.finish()
+    if failure:
+        return {"failure": failure}
+    rows = {name: np.array([row[name] for row in run.rows.rows]) for name in ROWS}
+    sent = [worker.step for worker in run.offices.workers]
+    time_s = run.evaluations[-1]["time_s"]
+    result = speeds(rows, time_s) | accounts(rows, sent, cell["servers"])
+    return result | {"cpu_s": round(run.cpu_s, 2)} | made_with()
+
+
+def run_set_up(cell: Cell) -> dict[str, Any]:
+    """Backup at a size of the paper's, on a modelled cluster, with a small network's gradients."""
+    fields = {
+        "algorithm": "backup", "backups": cell["backups"], "servers": cell["servers"],
+        "steps": SET_UP_STEPS, "batch": 8, "seed": 1, "rate": 0.1, "evaluate_every": 0,
+        "model": "mlp", "hidden": (64,), "data": "digits", "network": "titanx-20g",
+        "step_time_s": 0.02, "straggler": SPREAD,
+    }  # fmt: skip
+    run = ServedRun(fields, cell["workers"] + cell["servers"], data.load("digits"))
+    failure = run.finish()
+    if failure:
+        return {"failure": failure}
+    rows = {name: np.array([row[name] for row in run.rows.rows]) for name in ROWS}
+    sent = [worker.step for worker in run.offices.workers]
+    result = speeds(rows, run.evaluations[-1]["time_s"]) | accounts(rows, sent, cell["servers"])
+    result["accuracy"] = significant(run.evaluations[-1]["accuracy"])
+    result["accepted_sets_differ"] = differing(rows)
+    return result | {"cpu_s": round(run.cpu_s, 2)} | made_with()
+
+
+def differing(rows: Columns) -> float:
+    """Share of the updates in which not all shards took the gradients of the same workers."""
+    used = rows["used"] == 1
+    taken: dict[int, dict[int, set[int]]] = {}
+    columns = (rows[name][used].astype(int).tolist() for name in ("update", "server", "worker"))
+    for update, server, worker in zip(*columns, strict=True):
+        taken.setdefault(update, {}).setdefault(server, set()).add(worker)
+    unlike = [len({frozenset(workers) for workers in shards.values()}) > 1
+              for shards in taken.values()]  # fmt: skip
+    return significant(sum(unlike) / len(unlike))
+
+
+def run_real(cell: Cell, mpiexec: Launcher, folder: Path) -> dict[str, Any]:
+    """A wide network on digits; workers sleep out their steps, as beside an accelerator."""
+    path = folder / "run.h5"
+    fields = {
+        "model": "mlp", "hidden": (HIDDEN,), "data": "digits", "data_samples": 1024,
+        "step_time_s": REAL_STEP_S,
+    }  # fmt: skip
+    program = (sys.executable, str(Path(__file__).with_name("saturation_rank.py")))
+    ranks = WORKERS + cell["servers"]
+    train(mpiexec, ranks, experiment(cell) | fields, path, program)
+    with read(path) as run:
+        rows = {name: np.asarray(run.updates[name]) for name in ROWS}
+        starts = run.steps["start_s"][:, cell["servers"] :]
+    sent = (~np.isnan(starts)).sum(axis=0).tolist()
+    result = speeds(rows, last_evaluation(path)["time_s"]) | accounts(rows, sent, cell["servers"])
+    memory = [int(Path(f"{path}.memory.{r}").read_text()) for r in range(ranks)]
+    result["server_memory_MB"] = round(max(memory[: cell["servers"]]) / 1e6, 1)
+    result["worker_memory_MB"] = round(max(memory[cell["servers"] :]) / 1e6, 1)
+    return result | machine(mpiexec)
+
+
+def speeds(rows: Columns, time_s: float) -> dict[str, float]:
+    """Of shard 0, as every shard takes every gradient; waits are of all shards."""
+    used = rows["used"] == 1
+    first = used & (rows["server"] == 0)
+    return {
+        "time_s": significant(time_s),
+        "updates_per_s": significant(rows["update"][first].max() / time_s),
+        "used_samples_per_s": significant(rows["samples"][first].sum() / time_s),
+    }
+
+
+def accounts(rows: Columns, sent: list[int], servers: int) -> dict[str, int]:
+    """missing: gradients sent to a shard that has no row of them; double: rows of one gradient
+    beyond the first; queue: the most letters at a server at one time, arrived and not answered.
+
+    sent: steps of each worker. A worker sends to a shard until it is told that this has ended, in
+    the answer to a gradient that was dropped or made the shard's last update.
+    """
+    missing = double = 0
+    for server in range(servers):
+        last = rows["update"][rows["server"] == server].max()
+        for worker, count in enumerate(sent):
+            own = (rows["server"] == server) & (rows["worker"] == worker)
+            steps = rows["step"][own].astype(int)
+            end = int(steps.max(initial=0))
+            ended = end and rows["update"][own][steps.argmax()] in (-1, last)
+            missing += (end if ended else count) - len(set(steps.tolist()))
+            double += len(steps) - len(set(steps.tolist()))
+    queue = max(_depth(rows, server) for server in range(servers))
+    return {"gradients": len(rows["step"]), "missing": missing, "double": double, "queue": queue}
+
+
+def _depth(rows: Columns, server: int) -> int:
+    chosen = rows["server"] == server
+    came = rows["arrived_s"][chosen]
+    gone = came + rows["waited_s"][chosen]
+    times = np.concatenate([came, gone])
+    change = np.concatenate([np.ones(len(came)), -np.ones(len(gone))])
+    order = np.lexsort((change, times))  # at equal times who leaves goes first
+    return int(np.cumsum(change[order]).max())

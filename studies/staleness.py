@@ -1,0 +1,39 @@
+"""The staleness study: `python studies/staleness.py run` trains, `figures` draws and tabulates.
+
+`run` takes MNIST's IDX files from --data (or the variable MPISGD_DATA, a folder with `mnist` in
+it), keeps one line for each finished run in results/study-staleness/runs.jsonl, and skips those.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import one_thread  # noqa: F401 - before anything imports NumPy
+from command import parser, run_missing
+from ledger import Ledger
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> int:
+    options = parser(__doc__, HERE.parent / "results" / "study-staleness")
+    shared = os.environ.get("MPISGD_DATA", str(HERE.parent.parent / "shared" / "data"))
+    options.add_argument("--data", default=os.path.join(shared, "mnist"), help="IDX files of MNIST")
+    arguments = options.parse_args()
+    if arguments.command == "run":
+        from mnist_runs import load
+        from staleness_runs import cells, run_cell
+
+        datasets = load(arguments.data)
+        run_missing(
+            cells(), Ledger(arguments.results / "runs.jsonl"), lambda cell: run_cell(cell, datasets)
+        )
+    else:
+        from staleness_tables import write
+
+        write(arguments.results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

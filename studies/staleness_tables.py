@@ -1,0 +1,168 @@
+"""Tables and figures of the staleness study, from its ledger. Test errors are per cent at the last
+step. Runs that were not finite stay in the tables and are shown so."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from drawing import legend, panels, save
+from ledger import Ledger
+from mnist_tables import groups
+from pages import fill, markdown, plus_minus, write_csv
+from staleness_runs import RATES, SEEDS, STALENESS, cells
+from virtual_run import spread
+
+Row = dict[str, Any]
+
+COLOURS = ("#1a3a6b", "#08519c", "#3182bd", "#ee6677", "#aa3377")  # by place in the grid
+CHANCE = 90.2  # per cent of MNIST's test images that are not of the class met most often, digit 1
+LIMIT_T = 2.776  # two-sided 5 % of Student's t with 4 degrees of freedom: five pairs
+
+
+def error(line: Row) -> float:
+    """Per cent of the test images; NaN for a run that was not finite."""
+    return math.nan if "failure" in line else 100 * line["test_error"]
+
+
+def found(ledger: Ledger) -> dict[tuple[float, float, int], list[Row]]:
+    """Finished lines of all seeds by (momentum, rate, staleness)."""
+    return {
+        (cell["momentum"], cell["rate"], cell["staleness"]): lines
+        for cell, lines in groups(ledger, [dict(cell) for cell in cells()])
+    }
+
+
+def shown(lines: list[Row]) -> str:
+    """Mean and deviation of the finite runs, and how many were not."""
+    errors = [error(line) for line in lines]
+    finite = [value for value in errors if not math.isnan(value)]
+    if len(finite) == len(errors):
+        few = f" ({len(errors)} seeds)" if len(errors) < len(SEEDS) else ""
+        return plus_minus(*spread(finite), 2) + few
+    lost = f"{len(errors) - len(finite)} of {len(errors)} not finite"
+    return f"{lost}; {plus_minus(*spread(finite), 1)}" if finite else lost
+
+
+def grid(ledger: Ledger, momentum: float) -> list[Row]:
+    """Test error: a row for each rate, a column for each staleness."""
+    lines = found(ledger)
+    return [
+        {"rate": f"{rate:g}"}
+        | {
+            f"s = {s}": shown(lines[momentum, rate, s])
+            for s in STALENESS
+            if (momentum, rate, s) in lines
+        }
+        for rate in RATES[momentum]
+    ]
+
+
+def paired(here: list[Row], there: list[Row]) -> tuple[float, float, float, int]:
+    """(mean, deviation, t) of the differences `here` - `there` by seed, and how many are above 0.
+    Of the seeds that are finite in both; NaN where there are fewer than two."""
+    base = {line["cell"]["seed"]: error(line) for line in there}
+    differences = [error(line) - base[line["cell"]["seed"]] for line in here]
+    differences = [value for value in differences if not math.isnan(value)]
+    if len(differences) < 2:
+        return math.nan, math.nan, math.nan, sum(value > 0 for value in differences)
+    mean, deviation = spread(differences)
+    scale = deviation / math.sqrt(len(differences))
+    return mean, deviation, mean / scale if scale else math.inf, sum(v > 0 for v in differences)
+
+
+def pairs(ledger: Ledger, momentum: float) -> list[Row]:
+    """Error at s minus error at 0 with the same seed; bold beyond Student's 5 % limit."""
+    lines, rows = found(ledger), []
+    for rate in RATES[momentum]:
+        row: Row = {"rate": f"{rate:g}"}
+        for s in STALENESS[1:]:
+            if (momentum, rate, s) not in lines:
+                continue
+            here = lines[momentum, rate, s]
+            mean, deviation, t, _ = paired(here, lines[momentum, rate, 0])
+            text = "-" if math.isnan(mean) else f"{mean:+.2f} ± {deviation:.2f}"
+            if len(here) < len(SEEDS):
+                text += f" ({len(here)} seeds)"
+            whole = len(here) == len(SEEDS) and not any("failure" in line for line in here)
+            row[f"s = {s}"] = f"**{text}**" if whole and abs(t) > LIMIT_T else text
+        rows.append(row)
+    return rows
+
+
+def best(ledger: Ledger) -> list[Row]:
+    """Of each momentum and staleness, the rate of the grid with the least mean validation loss."""
+    lines, rows = found(ledger), []
+    for momentum in RATES:
+        row: Row = {"momentum": f"{momentum:g}"}
+        for s in STALENESS:
+            chosen = []
+            for rate in RATES[momentum]:
+                runs = lines.get((momentum, rate, s), [])
+                if runs and not any("failure" in run for run in runs):
+                    chosen.append((spread([run["loss"][-1] for run in runs])[0], rate, runs))
+            if chosen:
+                _, rate, runs = min(chosen, key=lambda entry: entry[0])
+                row[f"s = {s}"] = f"{shown(runs)} at {rate:g}"
+        rows.append(row)
+    return rows
+
+
+def summary(ledger: Ledger) -> list[Row]:
+    """One row for each momentum, rate and staleness."""
+    lines, rows = found(ledger), []
+    for (momentum, rate, s), runs in lines.items():
+        errors = [error(run) for run in runs]
+        finite = [value for value in errors if not math.isnan(value)]
+        mean, deviation = spread(finite) if finite else (math.nan, math.nan)
+        row: Row = {"momentum": momentum, "rate": rate, "staleness": s, "seeds": len(runs)}
+        row |= {"not_finite": len(runs) - len(finite), "test_error_percent": mean}
+        row |= {"test_error_percent_sd": deviation}
+        if (momentum, rate, 0) in lines:
+            names = ("difference", "difference_sd", "t", "worse")
+            row |= dict(zip(names, paired(runs, lines[momentum, rate, 0]), strict=True))
+        rows.append(row)
+    return rows
+
+
+def figure(ledger: Ledger) -> Any:
+    """Test error over staleness, a line for each rate, a dot for each run."""
+    lines = found(ledger)
+    drawn, axes = panels(2, "MNIST, gradients s updates old, 8 epochs of 32,768 samples", 4.6)
+    for one, momentum in zip(axes, RATES, strict=True):
+        places = range(len(STALENESS))
+        for colour, rate in zip(COLOURS[-len(RATES[momentum]) :], RATES[momentum], strict=True):
+            means = []
+            for place, s in zip(places, STALENESS, strict=True):
+                errors = [error(run) for run in lines.get((momentum, rate, s), [])]
+                reached = [CHANCE if math.isnan(value) else value for value in errors]
+                one.plot([place] * len(reached), reached, ".", color=colour, markersize=4)
+                means.append(spread(reached)[0] if reached else math.nan)
+            one.plot(places, means, color=colour, label=f"rate {rate:g}, momentum {momentum:g}")
+        one.axhline(CHANCE, color="#999999", linewidth=0.8, linestyle=":", zorder=0)
+        one.set_xticks(list(places), [str(s) for s in STALENESS])
+        one.set_xlabel("staleness s (updates)")
+        one.set_yscale("log")
+        one.set_yticks([2, 5, 10, 20, 50, 90], ["2", "5", "10", "20", "50", "90"])
+    axes[0].set_ylabel("test error (%), last step")
+    legend(drawn, axes, 3)
+    return drawn
+
+
+def page(text: str, ledger: Ledger) -> str:
+    """The page `text` with its tables from the ledger."""
+    tables = {f"grid-{m:g}": grid(ledger, m) for m in RATES}
+    tables |= {f"pairs-{m:g}": pairs(ledger, m) for m in RATES}
+    tables |= {"best": best(ledger)}
+    for name, rows in tables.items():
+        text = fill(text, name, markdown(rows))
+    return text
+
+
+def write(folder: Path) -> None:
+    """summary.csv, the figure, and the page's tables."""
+    ledger = Ledger(folder / "runs.jsonl")
+    write_csv(folder / "summary.csv", summary(ledger))
+    save(figure(ledger), folder / "staleness.png")
+    readme = folder / "README.md"
+    if readme.exists():
+        readme.write_text(page(readme.read_text(encoding="utf-8"), ledger), encoding="utf-8")
