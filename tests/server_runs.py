@@ -22,6 +22,22 @@ TINY: dict[str, Any] = {
     "evaluate_every": 0,
     "step_time_s": 1.0,
 }
+EVERY: list[tuple[str, dict[str, Any]]] = [
+    ("async", {}),
+    ("async", {"prefetch": True}),
+    ("backup", {"backups": 2}),
+    ("backup", {"backups": 2, "stale": "abandon"}),
+    ("softsync", {"group": 3}),
+    ("softsync", {"group": 2, "staleness_rate": True}),
+    ("softsync", {"group": 3, "prefetch": True}),
+    ("timeout", {"timeout_s": 0.4}),
+    ("timeout", {"timeout_s": 0.4, "stale": "abandon"}),
+]
+"""All policies, as algorithm and options."""
+LAYERS: dict[str, Any] = {
+    "model": "mlp", "data": "synthetic", "hidden": "16,12,8", "dtype": "float32",
+}  # fmt: skip
+"""Changes that make it a net of four layers."""
 
 
 class Kept(Ledger):
@@ -81,3 +97,15 @@ def served(ranks: int, **changes: Any) -> Finished:
     finished.offices.run()
     check_finite(finished.offices.servers)
     return finished
+
+
+def combined(
+    rows: list[tuple[str, dict[str, Any]]], ways: list[dict[str, Any]]
+) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Algorithms and their options with ways to read and write, but for those that are refused."""
+    return [
+        (name, options, way)
+        for name, options in rows
+        for way in ways
+        if not ("prefetch" in options and way.get("push") == "layerwise")
+    ]

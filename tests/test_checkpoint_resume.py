@@ -173,3 +173,29 @@ def test_the_result_file_continues_the_same_arrays(name, tmp_path, capsys):
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert "is complete; nothing is left to do" in told.err
+
+
+@pytest.mark.parametrize("name", ["dasgd", "async"])
+def test_killed_between_the_two_renames(name, tmp_path, capsys):
+    """The newest checkpoint is whole but has not got its name yet: it gets it, and is used."""
+    path = tmp_path / "run.h5"
+    assert train(path, "--checkpoint-every", "3", "--algorithm", name, "--steps", "6") == 0
+    newest = Path(f"{path}.checkpoint")
+    newest.rename(f"{path}.checkpoint.writing")
+    path.rename(f"{path}.partial")
+    assert (
+        train(
+            path,
+            "--checkpoint-every",
+            "3",
+            "--algorithm",
+            name,
+            "--steps",
+            "10",
+            "--resume",
+            "auto",
+        )
+        == 0
+    )
+    assert "checkpoint.writing after step 6" in capsys.readouterr().err
+    assert newest.exists()

@@ -24,10 +24,10 @@ class Keeper:
         else:
             newest = place.newest(self.place).checkpoint  # may be newer than what was asked for
             self._number = max(resumed.meta["number"], newest.meta["number"] if newest else 0)
-            if resumed.checkpoint is not None and resumed.checkpoint.path == place.writing(
-                self.place
-            ):
+            taken = resumed.checkpoint
+            if taken is not None and taken.path == place.writing(self.place):
                 place.move_in(self.place)
+                taken.path = self.place
 
     def write(
         self, meta: Mapping[str, Any], states: Iterable[tuple[str, Mapping[str, Any]]]
