@@ -82,6 +82,16 @@ def from_arguments(arguments: argparse.Namespace) -> Experiment:
     return Experiment.read(values | given, hint=hint)
 
 
+def is_given(arguments: argparse.Namespace, *names: str) -> bool:
+    """Whether any of these fields has a value from a flag or from the --config file."""
+    options_ = {option.name: flag(option) for option in fields(Experiment) if option.metadata}
+    told = {} if arguments.config is None else from_file(arguments.config)
+    return any(
+        getattr(arguments, f"option_{name}") is not None or name in told or options_[name] in told
+        for name in names
+    )
+
+
 def _metavar(kind: options.Kind) -> str:
     allowed = kind.allowed
     if allowed.startswith("one of"):

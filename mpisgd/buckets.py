@@ -34,6 +34,20 @@ def borders(shapes: Mapping[str, tuple[int, ...]], elements: float, most: int = 
     return lows if lows and lows[-1] == 0 else [*lows, 0]
 
 
+def last_share(shapes: Mapping[str, tuple[int, ...]], elements: float) -> float:
+    """Share of the gradient in the last bucket, which backward ends with: it cannot be hidden."""
+    highs = [sum(math.prod(shape) for shape in shapes.values()), *borders(shapes, elements)]
+    return highs[-2] / max(1, highs[0])
+
+
+def exposed(worker: Worker, nbytes: int | None) -> dict[str, float]:
+    """What a result file says of a run with buckets of `nbytes`; nothing of one without."""
+    if nbytes is None:
+        return {}
+    parameters = worker.parameters
+    return {"last_bucket_share": last_share(parameters.shapes, nbytes / parameters.dtype.itemsize)}
+
+
 class Buckets:
     """The average of a worker's gradient over all ranks, bucket by bucket, in place.
 

@@ -2,12 +2,16 @@
 
 Point to point only: nothing here runs an all-reduce. Latency and bandwidth come from half round
 trips between rank 0 and the first rank of another host, and the first of its own host; overhead is
-what the call that starts a send takes; a sum is NumPy's; a look is a test of a message that does
+the least that the call that starts a send takes, as one that is interrupted tells of other
+programs; latency is the rest, so that latency + 2 overheads are a small message's measured time; a
+sum is NumPy's; a look is a test of a message that does
 not come.
 """
 
 import argparse
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,6 +35,7 @@ from mpisgd.arguments import add_arguments as add_options
 from mpisgd.arguments import from_arguments
 from mpisgd.errors import UsageError
 from mpisgd.experiment import Experiment
+from mpisgd.models import HIDDEN
 from mpisgd.options import whole, wholes
 from mpisgd.store.target import check_target
 
@@ -38,8 +43,8 @@ SMALL, LARGE = 4, 4 << 20  # bytes of the messages that give latency and bandwid
 SUM_BYTES = 1 << 20
 BURST_BYTES = 1 << 16  # of the messages that show what an idle wire lets pass at once
 LEAST_BURST = 1500.0  # bytes, a frame: less is not told from noise
-SHARED_BYTES = 1 << 19  # of two messages that one port sends at once
-BETWEEN = 1.5  # a ratio of times that is 1 in one case and 2 in the other
+SHARED_BYTES = 1 << 20  # of two messages that one port sends at once
+BETWEEN = 1.25  # of the time alone: later is shared, sooner is one after the other
 COLUMNS = ("quantity", "value", "unit", "ci_low", "ci_high", "repetitions")
 UNITS = {"latency_s": "s", "bandwidth_Bps": "B/s", "overhead_s": "s", "look_s": "s",
          "sum_s_per_B": "s/B", "eager_limit_B": "B", "node_latency_s": "s",
@@ -110,6 +115,7 @@ def _calibrate(
         steps = {b: Measured.of(row.tolist()) for b, row in zip(batches, per_batch, strict=True)}
         rows = [*_rows(found, steps), *({"quantity": k, "value": v} for k, v in words.items())]
         print(tables.render(COLUMNS, rows, arguments.format))
+        _warn(found)
         if arguments.output is not None:
             path = Path(arguments.output)
             links = _network(path.stem, found, hosts).with_(**words)
@@ -142,7 +148,7 @@ def _pair(
     large = ping_pong(comm, peer, first, LARGE, repetitions, deadline)
     limit = float(eager_limit(comm, peer, first, deadline))
     half = statistics.median(small.half_s)
-    overhead = Measured.of([min(seconds, half / 2) for seconds in small.call_s])
+    overhead = _overhead(small.call_s, half)
     latency = [max(0.0, seconds - 2 * overhead.value) for seconds in small.half_s]
     speeds = [(LARGE - SMALL) / max(seconds - half, 1e-9) for seconds in large.half_s]
     found = {
@@ -157,6 +163,30 @@ def _pair(
         if saved.low > LEAST_BURST:
             found["burst_B"] = saved
     return found
+
+
+def _overhead(calls: Sequence[float], half: float) -> Measured:
+    """The shortest call: the rest of a longer one is the machine's other work. No more than half of
+    the way, so that a latency is left."""
+    usual = Measured.of([min(seconds, half / 2) for seconds in calls])
+    least = min(*calls, half / 2)
+    return Measured(least, least, usual.high, len(calls))
+
+
+def _doubtful(found: dict[str, Measured]) -> list[str]:
+    """The quantities that may as well be nothing, by their intervals."""
+    return [key for key, each in found.items() if each.low <= 0 and key != "eager_limit_B"]
+
+
+def _warn(found: dict[str, Measured]) -> None:
+    """Say which those are: whoever reads the file takes the medians."""
+    for key in _doubtful(found):
+        value, low, high, _ = found[key]
+        print(
+            f"mpisgd calibrate: warning: {key} is not known: {value:.3g}, 95 % interval "
+            f"{low:.3g} to {high:.3g}; give it more --repetitions, or an idle machine",
+            file=sys.stderr,
+        )
 
 
 def _habits(
@@ -251,8 +281,13 @@ def _notes(
     lines.append(f"ranks = {len(hosts)}")
     lines.append(f"hosts = {len(set(hosts))}")
     lines.append(f'model = "{experiment.model}"')
+    lines.append(f"hidden = {list(experiment.hidden or HIDDEN.get(experiment.model, ()))}")
+    lines.append(f'data = "{experiment.data}"')
+    lines.append(f'dtype = "{experiment.dtype}"')
     lines.append(f"batches = {list(steps)}")
     lines.append(f"step_s = {[measured.value for measured in steps.values()]}")
+    if _doubtful(found):
+        lines.append(f"doubtful = {json.dumps(_doubtful(found))}  # their intervals begin at 0")
     for key, measured in found.items():
         lines.append(f"{key}_interval = [{measured.low!r}, {measured.high!r}]")
     return "\n".join(lines) + "\n"

@@ -18,7 +18,9 @@ class MissingExtra(UsageError):
 
     def __init__(self, package: str, purpose: str, extra: str):
         super().__init__(
-            f"{purpose} needs {package}", None, f"install it with: pip install 'mpisgd[{extra}]'"
+            f"{purpose} needs {package}",
+            None,
+            f"install it with: pip install -e '.[{extra}]' where mpisgd was cloned",
         )
 
 

@@ -146,7 +146,10 @@ class Experiment:
     dtype: str = _option("float32", options.one_of(("float32", "float64")), "of the parameters")
     seed: int = _option(0, options.whole(0), "of everything random")
     step_time_s: float | str | None = _option(
-        None, _step_time(), "pad a step's gradient to this long", "step-time"
+        None,
+        _step_time(),
+        "pad a step's gradient to this long [with --network FILE: as calibrated]",
+        "step-time",
     )
     step_time_from: str | None = field(default=None, metadata={})
     straggler: str | None = _option(None, stragglers.kind(), "who is slow, and how")
@@ -192,7 +195,9 @@ class Experiment:
             if name in takers and getattr(self, name) is not None and name not in takes:
                 users = ", ".join(a for a in OPTIONS if name in OPTIONS[a])
                 allowed = f"{self.algorithm} has none; {users} do{hint}"
-                raise UsageError(place.format(flag(option)), getattr(self, name), allowed)
+                given = getattr(self, name)
+                told = None if given is True else given  # a switch has no value on a command line
+                raise UsageError(place.format(flag(option)), told, allowed)
         if self.hidden is not None and self.model not in HIDDEN:
             raise UsageError("--hidden", self.hidden, f"--model {self.model} has no hidden layers")
         if self.steps is not None and self.epochs is not None:
@@ -210,7 +215,9 @@ class Experiment:
             allowed = "--push layerwise sends a gradient before its norm is known; whole can"
             raise UsageError("--clip", self.clip, allowed)
         if self.prefetch and self.push == "layerwise":
-            allowed = "whole with --prefetch: a server may not have answered the gradient before"
+            allowed = (
+                "with --prefetch only whole: parts would leave before the last gradient is answered"
+            )
             raise UsageError("--push", self.push, allowed)
         if self.prefetch and self.requeue:
             allowed = "not with --requeue: a batch begins before the last one's fate is known"
@@ -262,7 +269,16 @@ class Experiment:
         if isinstance(self.step_time_s, str):
             values["step_time_from"] = self.step_time_s
             values["step_time_s"] = step_times.seconds(self.step_time_s, self.batch)
+        elif self.step_time_s is None and (calibrated := resolved._calibrated_step()) is not None:
+            values |= {"step_time_from": self.network, "step_time_s": calibrated}
         return replace(resolved, **values, steps=steps, evaluate_every=every)
+
+    def _calibrated_step(self) -> float | None:
+        """A step's seconds by the file of `--network`, if it was calibrated with this model."""
+        return step_times.of_network(
+            self.network, self.batch, model=self.model, hidden=list(self.hidden or ()),
+            data=self.data, dtype=self.dtype,
+        )  # fmt: skip
 
     def _resolved_servers(self, ranks: int) -> dict[str, Any]:
         """Servers and what follows from the number of workers; UsageError if that is too small."""

@@ -167,10 +167,11 @@ def _abort(comm: Any, failure: BaseException) -> NoReturn:
 
 
 class Signals:
-    """SIGTERM, SIGINT and SIGUSR1 ask to stop at the next merge; GRACE later they abort."""
+    """SIGTERM, SIGINT and SIGUSR1 ask to stop at the next merge; GRACE later they abort, unless the
+    rank is `busy` with what ends by itself: an evaluation may take longer."""
 
-    def __init__(self, comm: Any, ask: Callable[[], None]):
-        self.comm, self.ask = comm, ask
+    def __init__(self, comm: Any, ask: Callable[[], None], busy: Callable[[], bool] = bool):
+        self.comm, self.ask, self.busy = comm, ask, busy
         self.received: signal.Signals | None = None
         self._timer: threading.Timer | None = None
         self._before: dict[int, Any] = {}
@@ -197,9 +198,18 @@ class Signals:
             return
         self.received = signal.Signals(number)
         self.ask()
-        self._timer = threading.Timer(GRACE, self._give_up)
+        self._wait()
+
+    def _wait(self) -> None:
+        self._timer = threading.Timer(GRACE, self._look)
         self._timer.daemon = True
         self._timer.start()
+
+    def _look(self) -> None:
+        if self.busy():
+            self._wait()
+        else:
+            self._give_up()
 
     def _give_up(self) -> None:
         assert self.received is not None

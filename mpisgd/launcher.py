@@ -24,7 +24,9 @@ MARK = "MPISGD_LAUNCH"
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
 GRACE_S = 2.0
 KILL_TRIES = 50
-INSTALL = "install one with: pip install 'mpisgd[mpi]', or load your MPI module"
+INSTALL = (
+    "install one with: pip install -e '.[mpi]' where mpisgd was cloned, or load your MPI module"
+)
 
 
 class Hosts(NamedTuple):

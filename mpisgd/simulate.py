@@ -2,7 +2,9 @@
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,9 +142,24 @@ def _network(arguments: argparse.Namespace) -> Network:
         if text is not None:
             changes[override.field] = override.parse(text, option)
     try:
-        return network(arguments.network).with_(**changes)
+        base = network(arguments.network)
+        chosen = base.with_(**changes)
     except AllreduceError as mistake:
         raise UsageError("--network", arguments.network, str(mistake)) from None
+    return chosen if chosen == base else _starred(base, chosen)
+
+
+def _starred(base: Network, chosen: Network) -> Network:
+    """`chosen`, which is `base` with changes, under a name that shows it; they are told."""
+    told = [
+        f"{field.name} {getattr(chosen, field.name)}"
+        for field in fields(Network)
+        if getattr(chosen, field.name) != getattr(base, field.name)
+    ]
+    starred = chosen.with_(name=f"{base.name}*")
+    note = f"{starred.name} is {base.name} with {', '.join(told)}"
+    print(f"mpisgd simulate: note: {note}", file=sys.stderr)
+    return starred
 
 
 def _cases(arguments: argparse.Namespace, chosen: Network) -> Iterator[tuple[Schedule, int]]:

@@ -27,6 +27,19 @@ def seconds(text: str, batch: int) -> float:
     return _predicted(net, device, batch)
 
 
+def of_network(network: str | None, batch: int, **trained: object) -> float | None:
+    """Seconds of a step in a network file, if it was calibrated with what is trained: the same
+    model, hidden, data and dtype. None for any other network."""
+    if network is None or not network.endswith(".toml"):
+        return None
+    try:
+        table = tomllib.loads(Path(network).read_text(encoding="utf-8"))["calibration"]
+        same = all(table[key] == value for key, value in trained.items())
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None  # who reads the network says what is wrong with it
+    return _calibrated(Path(network), batch) if same else None
+
+
 def _predicted(net: str, device: str, batch: int) -> float:
     from mpisgd.predict import devices, nets, paleo
 

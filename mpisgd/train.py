@@ -3,10 +3,12 @@
 import argparse
 import os
 import sys
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpisgd import tables
+from mpisgd import progress, tables
 from mpisgd.arguments import add_arguments as add_options
 from mpisgd.arguments import from_arguments
 from mpisgd.checkpoint import options as checkpoint
@@ -14,7 +16,9 @@ from mpisgd.checkpoint.options import Saving
 from mpisgd.errors import UsageError
 from mpisgd.experiment import Experiment
 from mpisgd.options import whole
-from mpisgd.store.target import check_target
+from mpisgd.remarks import tell_assumptions
+from mpisgd.store.lock import held
+from mpisgd.store.target import OPTION, check_target
 
 VIRTUAL = {
     "averaging": "mpisgd.worlds.virtual:train",
@@ -25,17 +29,11 @@ REAL = {
     "servers": "mpisgd.worlds.real_servers:train",
 }
 VIRTUAL_STEP_S = 1e-3  # seconds of a virtual step when --step-time does not say
-SUMMARY = (
-    "algorithm",
-    "tau",
-    "delay",
-    "ranks",
-    "steps",
-    "time_s",
-    "steps_per_s",
-    "loss",
-    "accuracy",
-)
+FIGURES = ("steps", "time_s", "steps_per_s", "loss", "accuracy")
+SUMMARIES = {
+    "averaging": ("algorithm", "tau", "delay", "ranks", *FIGURES),
+    "servers": ("algorithm", "ranks", "workers", "servers", *FIGURES, "used_share"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,17 +54,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     experiment = from_arguments(arguments)
     ranks = None if arguments.virtual is None else _virtual_ranks(arguments.virtual)
-    check_world(experiment, virtual=ranks is not None)
     saving = checkpoint.read(arguments)
+    check_world(experiment, ranks is not None, saving)
     if arguments.blas_threads is not None:
         whole(1, 4096).read("--blas-threads", arguments.blas_threads)
     if ranks is not None:
         if (tasks := launch.announced_tasks(os.environ)) > 1:
             allowed = f"runs in one process, but a launcher started {tasks}; start it without"
             raise UsageError("--virtual", ranks, allowed)
-        return _run_virtual(experiment, ranks, arguments, saving)
+        with ExitStack() as locks:
+            return _run_virtual(experiment, ranks, arguments, saving, locks)
     comm = launch.world()
-    return launch.guarded(comm, partial(_run_real, comm, experiment, arguments, saving))
+    return launch.guarded(comm, partial(_run_locked, comm, experiment, arguments, saving))
 
 
 def build_worker(experiment: Experiment, dataset: Any, site: Any) -> Any:
@@ -160,8 +159,11 @@ def resolve_for(experiment: Experiment, dataset: Any, ranks: int) -> Experiment:
     return experiment.resolved(ranks, dataset.samples)
 
 
-def check_world(experiment: Experiment, virtual: bool) -> None:
+def check_world(experiment: Experiment, virtual: bool, saving: Saving | None = None) -> None:
     """UsageError for what only the other world can do."""
+    if not virtual and saving is not None and (experiment.servers or 1) > 1:
+        allowed = "runs of several servers are saved with --virtual only; here, of one"
+        raise UsageError(f"{saving.typed} with --servers", experiment.servers, allowed)
     if virtual and experiment.progress == "thread":
         raise UsageError("--progress", "thread", "poll or perfect with --virtual")
     if not virtual and experiment.progress == "perfect":
@@ -174,9 +176,40 @@ def _virtual_ranks(text: str) -> int:
     return whole(1, 8192).read("--virtual", text)
 
 
-def _run_real(
-    comm: Any, experiment: Experiment, arguments: argparse.Namespace, saving: Saving | None = None
+def _run_locked(
+    comm: Any, experiment: Experiment, arguments: argparse.Namespace, saving: Saving | None
 ) -> int:
+    with ExitStack() as locks:
+        return _run_real(comm, experiment, arguments, saving, locks)
+
+
+def _lock(locks: ExitStack, output: str | None, saving: Saving | None) -> None:
+    """Until `locks` are closed nobody else writes there. UsageError if another run does."""
+    if output is not None:
+        locks.enter_context(held(Path(output), OPTION))
+    if saving is not None:
+        locks.enter_context(held(saving.place, saving.option))
+
+
+def _lock_together(
+    comm: Any, locks: ExitStack, output: str | None, saving: Saving | None, deadline: float
+) -> None:
+    """On rank 0, which writes; UsageError on every rank."""
+    from mpisgd import launch
+
+    refused: UsageError | None = None
+    if comm.Get_rank() == 0:
+        try:
+            _lock(locks, output, saving)
+        except UsageError as mistake:
+            refused = mistake
+    launch.agree(comm, refused, deadline)
+
+
+def _run_real(
+    comm: Any, experiment: Experiment, arguments: argparse.Namespace, saving: Saving | None,
+    locks: ExitStack,
+) -> int:  # fmt: skip
     from mpisgd import launch
     from mpisgd.registry import resolve
 
@@ -192,19 +225,23 @@ def _run_real(
     launch.agree(comm, error, experiment.deadline_s)
     experiment = resolve_for(experiment, dataset, comm.Get_size())
     launch.agree_on(comm, "options", repr((experiment, saving)), experiment.deadline_s)
-    if comm.Get_rank() == 0:
-        _note_few_samples(experiment, dataset)
+    tell = partial(tell_assumptions, experiment, dataset, arguments, comm.Get_rank())
     train = resolve(REAL, _kind(experiment), "--algorithm")
     if saving is None:
+        _lock_together(comm, locks, arguments.output, None, experiment.deadline_s)
+        tell()
         return train(comm, experiment, dataset, arguments)
     from mpisgd.checkpoint import ranks
     from mpisgd.checkpoint.keeper import Keeping
 
     choice, mine = ranks.choose_together(comm, saving, experiment, dataset, arguments.output)
+    if not choice.complete:
+        _lock_together(comm, locks, arguments.output, saving, experiment.deadline_s)
     if comm.Get_rank() == 0:
         _tell(choice.notes)
     if choice.complete:
         return 0
+    tell()
     keeping = Keeping(saving, mine, choice.resumed)
     return train(comm, choice.experiment, dataset, arguments, keeping)
 
@@ -228,18 +265,23 @@ class Place(NamedTuple):
 
 
 def _run_virtual(
-    experiment: Experiment, ranks: int, arguments: argparse.Namespace, saving: Saving | None = None
-) -> int:
+    experiment: Experiment, ranks: int, arguments: argparse.Namespace, saving: Saving | None,
+    locks: ExitStack,
+) -> int:  # fmt: skip
     from mpisgd.registry import resolve
+    from mpisgd.worlds.virtual import virtual_network
 
     train = resolve(VIRTUAL, _kind(experiment), "--algorithm")
     dataset = load(experiment)
     if arguments.output is not None:
         check_target(arguments.output, arguments.overwrite, resume=_resumes(saving))
     experiment = resolve_for(experiment, dataset, ranks)
-    build_model(experiment, dataset, 0, ranks)  # a user's mistakes, before any file is made
-    _note_few_samples(experiment, dataset)
+    virtual_network(experiment)  # a user's mistakes, before any word or file
+    _try(experiment, dataset, 0)
+    tell = partial(tell_assumptions, experiment, dataset, arguments)
     if saving is None:
+        _lock(locks, arguments.output, None)
+        tell()
         return train(experiment, dataset, arguments)
     from mpisgd.checkpoint.identity import identity
     from mpisgd.checkpoint.keeper import Keeping
@@ -248,9 +290,12 @@ def _run_virtual(
     saving.check()
     mine = identity(experiment, dataset, virtual=True)
     choice = choose(saving, experiment, mine, arguments.output)
+    if not choice.complete:
+        _lock(locks, arguments.output, saving)
     _tell(choice.notes)
     if choice.complete:
         return 0
+    tell()
     return train(choice.experiment, dataset, arguments, Keeping(saving, mine, choice.resumed))
 
 
@@ -264,17 +309,6 @@ def _tell(notes: list[str]) -> None:
     sys.stderr.flush()
 
 
-def _note_few_samples(experiment: Experiment, dataset: Any) -> None:
-    """Tell when no step has whole batches: it looks like a mistake."""
-    wanted = experiment.ranks * experiment.batch
-    if wanted > dataset.samples:
-        print(
-            f"mpisgd: note: {experiment.ranks} ranks times --batch {experiment.batch} are more "
-            f"than the {dataset.samples} samples; every step is an epoch",
-            file=sys.stderr,
-        )
-
-
 def _kind(experiment: Experiment) -> str:
     """Which driver it needs."""
     from mpisgd.algorithms import ALGORITHMS
@@ -284,26 +318,30 @@ def _kind(experiment: Experiment) -> str:
 
 def report(experiment: Experiment, last: dict[str, Any], arguments: argparse.Namespace) -> None:
     """Print the summary on standard output."""
-    time_s = last.get("time_s", 0.0)
+    time_s, computed = last.get("time_s", 0.0), last.get("samples_computed")
+    kind = _kind(experiment)
     row = {
         "algorithm": experiment.algorithm,
         "tau": experiment.tau,
         "delay": experiment.delay,
         "ranks": experiment.ranks,
+        "workers": experiment.workers,
+        "servers": experiment.servers,
+        "used_share": last.get("samples_used", 0) / computed if computed else None,
         "steps": last.get("step"),
         "time_s": time_s,
         "steps_per_s": last.get("step", 0) / time_s if time_s else None,
         "loss": last.get("loss"),
         "accuracy": last.get("accuracy"),
     }
-    print(tables.render(SUMMARY, [row], arguments.format))
+    print(tables.render(SUMMARIES[kind], [row], arguments.format))
     sys.stdout.flush()
 
 
-def progress_bar(experiment: Experiment) -> Any:
-    """A bar on a terminal, None elsewhere."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return None
-    from tqdm import tqdm
-
-    return tqdm(total=experiment.steps, unit="step", desc=experiment.algorithm, leave=False)
+def progress_bar(experiment: Experiment, keeping: Any = None) -> Any:
+    """What tells how far the run is; `update()` it for each step, or each gradient that a server
+    used. `keeping`: of a run that is saved, and may go on from a step."""
+    resumed = None if keeping is None else keeping.resumed
+    each = experiment.step_workers if _kind(experiment) == "servers" else 1
+    done = 0 if resumed is None else resumed.step
+    return progress.shown(experiment.algorithm, experiment.steps or 1, each, done)

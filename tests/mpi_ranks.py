@@ -78,7 +78,7 @@ class Ranks(NamedTuple):
 def of_this_environment() -> Ranks:
     launcher = _beside(Path(sys.executable).parent)
     if launcher is None or launcher.kind != "mpich":
-        pytest.skip("no mpich in this environment: pip install 'mpisgd[mpi]'")
+        pytest.skip("no mpich in this environment: pip install -e '.[mpi]'")
     return Ranks("mpich", sys.executable, launcher, {})
 
 

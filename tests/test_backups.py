@@ -180,7 +180,7 @@ def test_with_shards_a_gradient_has_come_with_its_last_part(tmp_path):
     [
         ({"given_up": 20}, "--stale finish"),
         ({"steps": 5}, "10 gradients of each worker"),
-        ({"steps": 0, "algorithm": "local"}, "not a train of local"),
+        ({"steps": 0, "algorithm": "local"}, "a run of local on 4 ranks; needed: a run with"),
     ],
 )
 def test_files_that_do_not_tell_are_refused(tmp_path, how, told):
@@ -297,6 +297,9 @@ def test_the_text_names_the_best_split_its_margins_and_the_line_to_run(capsys):
     assert "# best: 5 + 3, expected" in text
     assert "# no backups: 8 + 0 takes" in text
     assert "sure: no sampling" in text
+    assert [line.split()[:2] for line in text.splitlines() if line.endswith("<- best")] == [
+        ["5", "3"]
+    ]
     assert "mpiexec -n 9 mpisgd train --algorithm backup --servers 1 --backups 3" in text
     text = output(
         capsys, "--straggler", "lognormal:0.1", "--draws", "64", "--iterations", "power:1"

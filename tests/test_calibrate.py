@@ -69,6 +69,46 @@ def test_step_times_of_a_calibration(file, batch, seconds):
     assert step_times.seconds(str(file), batch) == pytest.approx(seconds)
 
 
+def test_a_virtual_run_takes_the_step_of_its_networks_file(file, capsys):
+    """0.02 s at a batch of 32, if the same is trained."""
+    words = ["train", "--virtual", "2", "--steps", "3", "--format", "json", "--algorithm", "local"]
+    words += ["--network", str(file)]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)[0]["time_s"] >= 0.06
+    assert f"mpisgd: note: a step takes 0.02 s, as calibrated in {file}" in printed.err
+    assert main([*words, "--hidden", "8"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)[0]["time_s"] < 0.06
+    assert "has no step of this --model, --hidden, --data and --dtype" in printed.err
+    assert main([*words, "--step-time", "1s"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)[0]["time_s"] >= 3
+    assert printed.err.count("calibrated") == 0
+
+
+def test_the_shortest_call_is_the_overhead_and_the_way_stays_what_was_measured():
+    halves, calls = [1e-4, 1.1e-4, 0.9e-4], [5e-6, 4e-5, 9e-5]
+    overhead = calibrate._overhead(calls, 1e-4)
+    assert (overhead.value, overhead.low) == (5e-6, 5e-6)
+    latency = Measured.of([max(0.0, half - 2 * overhead.value) for half in halves])
+    assert latency.value + 2 * overhead.value == pytest.approx(1e-4)
+    assert calibrate._overhead([9e-5, 9e-5], 1e-4).value == 5e-5
+
+
+def test_a_latency_that_may_be_nothing_is_said(capsys):
+    found = EXACT | {"latency_s": Measured(4.87e-8, 0.0, 1.97e-3, 30)}
+    calibrate._warn(EXACT)
+    assert capsys.readouterr().err == ""
+    calibrate._warn(found)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "warning: latency_s is not known: 4.87e-08, 95 % interval 0 to 0.00197" in line
+    notes = tomllib.loads(calibrate._notes(found, STEPS, Experiment(), ["a", "b"]))
+    assert notes["calibration"]["doubtful"] == ["latency_s"]
+    notes = tomllib.loads(calibrate._notes(EXACT, STEPS, Experiment(), ["a", "b"]))
+    assert "doubtful" not in notes["calibration"]
+
+
 def test_step_times_of_a_net_on_a_device():
     """PALEO's figure for its own ResNet-50 at a batch of 64 on a TITAN X."""
     assert step_times.seconds("resnet50-paleo@titanx", 64) == pytest.approx(0.3092757, rel=1e-6)
@@ -127,6 +167,18 @@ def test_advice_needs_a_run_that_exposes_its_all_reduce(tmp_path, capsys):
         w.complete({})
     assert main(["advise", "--from", str(path)]) == 2
     assert "a run of minibatch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("seconds", "words"), [("0.5s", 1), ("40ms", 0)])
+def test_a_delay_that_nobody_tried_has_a_word_of_caution(capsys, seconds, words):
+    step = ["advise", "--step-time", "10ms", "--all-reduce-time", seconds, "--ranks", "8"]
+    assert main(step) == 0
+    assert capsys.readouterr().out.count("# caution: tau 51 is far beyond") == words
+
+
+def test_the_caution_of_a_prediction(capsys):
+    assert main(["predict", "--net", "vgg16", "--ranks", "8", "--network", "lab"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("# caution: tau ")
 
 
 def test_the_delay_of_measured_times():

@@ -13,7 +13,6 @@ from mpisgd.models import build
 from mpisgd.models.statistics import (
     ESTIMATE_BATCHES,
     ESTIMATE_ROWS,
-    ESTIMATED,
     POOLED,
     estimated,
     forget,
@@ -130,7 +129,11 @@ def test_ranks_are_evaluated_with_all_their_statistics():
 
 @pytest.mark.parametrize(
     ("options", "method"),
-    [("--algorithm minibatch", POOLED), ("--algorithm backup", ESTIMATED)],
+    [
+        ("--algorithm minibatch", POOLED),
+        ("--algorithm backup", "estimated from 120 training samples"),  # all there are
+        ("--algorithm backup --data-samples 1200", "estimated from 1024 training samples"),
+    ],
 )
 def test_the_result_file_says_how(tmp_path, options, method):
     path = str(tmp_path / "run.h5")

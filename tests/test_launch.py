@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 
 import pytest
 
@@ -148,3 +149,19 @@ def test_a_signal_that_no_merge_follows_aborts_after_its_grace(monkeypatch):
         assert signals._timer is not None
         signals._timer.join(10)
         assert comm.codes == [128 + signal.SIGUSR1]
+
+
+def test_a_rank_that_is_busy_with_what_ends_is_left_to_end_it(monkeypatch):
+    """An evaluation longer than GRACE is not cut off; what comes behind it is."""
+    monkeypatch.setattr(launch, "GRACE", 0.01)
+    monkeypatch.setattr(launch, "HAND_ON", 0.0)
+    comm, busy = Comm(), [True]
+    with launch.Signals(comm, lambda: None, lambda: busy[0]):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        assert comm.codes == []
+        busy[0] = False
+        began = time.monotonic()
+        while not comm.codes and time.monotonic() - began < 10:
+            time.sleep(0.01)
+    assert comm.codes == [128 + signal.SIGTERM]

@@ -88,7 +88,7 @@ def test_without_mpiexec_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(launcher.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(UsageError, match=r"no mpiexec found: .*pip install 'mpisgd\[mpi\]'"):
+    with pytest.raises(UsageError, match=r"no mpiexec found: .*pip install -e '\.\[mpi\]'"):
         find()
     with pytest.raises(UsageError, match="mpiexec '/nowhere'"):
         find("/nowhere")

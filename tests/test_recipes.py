@@ -7,6 +7,7 @@ import pytest
 
 from mpisgd import cli
 from mpisgd.errors import UsageError
+from mpisgd.experiment import Experiment
 from mpisgd.predict import costs, epoch, nets, networks, paleo
 from mpisgd.predict.devices import DEVICES
 from mpisgd.predict.nets import small
@@ -84,6 +85,8 @@ def test_a_recipe_has_its_cost_and_a_reduced_form(name, capsys, tmp_path):
     text = (JOBS / f"{name}-reduced.toml").read_text()
     assert text.startswith("# REDUCED: ")
     assert all(run.virtual for run in runs(f"{name}-reduced"))
+    assert cli.main(["submit", str(JOBS / f"{name}-reduced.toml"), "--dry-run"]) == 0
+    assert "% of peak; evaluation, " in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
 
@@ -165,3 +168,16 @@ def test_the_small_networks_are_those_that_are_trained():
     assert output_shape(small.mnist_cnn())[0] == 10
     kernels = 9 * (16 + 16 * 16 + 16 * 32 + 32 * 32)
     assert parameters(layers) == kernels + 96 + 330
+
+
+@pytest.mark.parametrize(("name", "parameters_of"), [("resnet8", 75_290), ("resnet20", 269_722)])
+def test_the_small_residual_networks_have_the_papers_parameters(name, parameters_of):
+    """0.27 million for 20 layers: He et al. 2015, Table 6."""
+    assert parameters(estimate.layers_of(Experiment(model=name, data="cifar10"))) == parameters_of
+    narrow = estimate.layers_of(Experiment(model=name, hidden=(8,), data="cifar10"))
+    assert 3.8 < parameters_of / parameters(narrow) < 4.1
+
+
+def test_on_a_virtual_clock_one_device_computes_all_steps(tmp_path):
+    here = predicted(tmp_path, "minibatch", 8, "virtual = true")[0]
+    assert here == pytest.approx(8 * predicted(tmp_path, ranks=1)[0])

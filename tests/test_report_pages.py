@@ -16,7 +16,8 @@ from mpisgd.errors import MissingExtra
 from mpisgd.report.collect import Named
 from mpisgd.report.figures import draw, encoded
 from mpisgd.report.html import page
-from mpisgd.report.sections import report
+from mpisgd.report.sections import filled, report
+from mpisgd.report.terms import TERMS
 from mpisgd.report.trace import timeline
 from mpisgd.store.reader import read
 from mpisgd.store.writer import Writer
@@ -98,6 +99,16 @@ def test_the_page_is_whole_and_shows_nothing_unescaped(text):
     assert "is &lt;damaged&gt;" in text
     assert not re.search(r"(src|href)=[\"']?(https?:|//)", text)
     assert "mpisgd train &#39;a b;$(x)&#39;" in text
+
+
+def test_the_page_explains_its_columns(made, text):
+    shown = {c.key for s in made.sections if not s.long for c in filled(s)}
+    for key in shown & set(TERMS):
+        meaning = html.escape(TERMS[key]).replace("&#x27;", "&#39;")
+        assert f'title="{meaning}"' in text
+        assert f"<dt>{key}</dt><dd>{meaning}</dd>" in text
+    assert "results/README.md" not in text
+    assert "mpisgd report --columns" in text
 
 
 def test_the_images_of_the_page_are_the_figures_and_cannot_run(made, text):

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mpisgd import cli
 from mpisgd.cli import main
-from mpisgd.report import command, sections, servers, terms
+from mpisgd.report import accounting, command, sections, servers, terms
 from mpisgd.report.collect import Named
 from mpisgd.report.figures import draw
 from mpisgd.report.sections import report
+from mpisgd.store.reader import read
 from mpisgd.store.writer import Writer
 
 NAMES = ("server", "update", "worker", "step", "version_read", "staleness", "used", "samples",
@@ -35,6 +37,7 @@ def made(pushes=PUSHES, ranks=4, time_s=8.0, name="a.h5", **config):
     columns = [np.array(values) for values in zip(*pushes, strict=True)]
     run = SimpleNamespace(
         kind="train", ranks=ranks, virtual=False, complete=True, reason=None, environment={},
+        summary={}, restarts=[],
         config={"algorithm": "backup", "servers": 1, "colocated": False, "backups": 1, **config},
         updates=dict(zip(NAMES, columns, strict=False)), steps={}, cases=[],
         reported=np.zeros(ranks, int),
@@ -64,6 +67,12 @@ def stale(ages, servers_count=1, **config):
     return made(pushes, 4 + servers_count, **(own | config))
 
 
+@pytest.fixture(autouse=True)
+def _variables(monkeypatch):
+    for variable in cli.BLAS_VARIABLES:  # main sets them: put them back
+        monkeypatch.setenv(variable, "1")
+
+
 def test_the_row_of_a_run_counts_what_was_used_dropped_and_given_up():
     row = servers.row(made())
     assert (row["ranks"], row["servers"], row["workers"], row["backups"]) == (4, 1, 3, 1)
@@ -84,6 +93,52 @@ def test_arrivals_are_counted_from_the_version_and_late_gradients_count():
         (3, 2, pytest.approx((3.0 + 4.0) / 2)),
     ]
     assert rows[2]["max_s"] == 4.0
+
+
+LATE = (*PUSHES, (0, -1, 1, 3, 2, 0, 0, 4, 8.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("computed", "complete", "dropped", "late"),
+    [(28, True, 3, 0), (24, True, 2, 1), (24, False, 3, 0), (12, True, 1, 2), (None, True, 3, 0)],
+)
+def test_what_came_after_the_end_is_late(computed, complete, dropped, late):
+    named = made(LATE)
+    named.run.complete = complete
+    if computed is not None:
+        named.run.evaluation["samples_computed"] = np.array([computed])
+    (shard,) = servers.shards(named)
+    for row in (shard, servers.row(named)):
+        assert (row["dropped_gradients"], row["late_gradients"]) == (dropped, late)
+        assert (row["dropped_samples"], row["late_samples"]) == (4 * dropped, 4 * late)
+    assert servers.row(named)["used_share"] == pytest.approx(4 / 8)
+
+
+@pytest.mark.parametrize("backups", [0, 1, 3])
+def test_samples_used_and_dropped_are_those_computed(tmp_path, capsys, backups):
+    path = str(tmp_path / "a.h5")
+    words = ["train", "--virtual", "8", "--algorithm", "backup", "--backups", str(backups),
+             "--steps", "6", "--output", path]  # fmt: skip
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main(["report", path, "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["servers"]
+    computed = read(path).evaluation["samples_computed"][-1]
+    assert row["used_samples"] + row["dropped_samples"] == computed
+
+
+def test_step_seconds_of_servers_are_of_all_and_of_each(tmp_path):
+    path = str(tmp_path / "a.h5")
+    words = ["train", "--virtual", "5", "--algorithm", "backup", "--steps", "12"]
+    assert main([*words, "--step-time", "5ms", "--straggler", "3:5x", "--output", path]) == 0
+    named = Named(path, read(path))
+    row, whole = servers.row(named), accounting.row(named.run, path)
+    assert (row["own_step_s"], row["slowest_step_s"]) == (
+        pytest.approx(0.005), pytest.approx(0.025),
+    )  # fmt: skip
+    assert whole["step_s"] == pytest.approx(0.005)
+    assert whole["step_s"] * whole["steps"] == pytest.approx(whole["time_s"])
+    assert "with servers" in terms.TERMS["step_s"]
 
 
 def test_without_one_version_an_update_there_are_no_arrivals():

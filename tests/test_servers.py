@@ -179,7 +179,7 @@ def test_shards_are_cut_between_layers_where_that_is_near():
         (99, {"algorithm": "async", "servers": 90}, "--servers 90: at most one a parameter"),
         (4, {"algorithm": "async", "group": 2}, "--group 2: async has none; softsync do"),
         (4, {"algorithm": "minibatch", "servers": 2}, "--servers 2: minibatch has none"),
-        (4, {"algorithm": "backup", "prefetch": True}, "--prefetch True: backup has none; async,"),
+        (4, {"algorithm": "backup", "prefetch": True}, "--prefetch: backup has none; async,"),
         (
             4,
             {"algorithm": "minibatch", "push": "layerwise"},
@@ -189,7 +189,7 @@ def test_shards_are_cut_between_layers_where_that_is_near():
         (
             4,
             {"algorithm": "async", "prefetch": True, "push": "layerwise"},
-            "--push 'layerwise': whole with --prefetch",
+            "--push 'layerwise': with --prefetch only whole",
         ),
         (
             4,

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from allreduce.errors import Stalled
 from mpisgd.errors import UsageError
-from mpisgd.store.reader import read
+from mpisgd.store.reader import Run, read
 from mpisgd.store.remote import ABANDONED, RemoteWriter
 from mpisgd.store.writer import Writer
 
@@ -110,3 +111,39 @@ writer.complete({{}})
 assert "h5py" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def test_a_writer_that_neither_takes_nor_answers_is_named(tmp_path):
+    """Whether its rank waits for an answer or has filled the pipe."""
+    for name in ("settle", "evaluation"):
+        writer = RemoteWriter(tmp_path / f"{name}.h5", deadline=5.0, **OPTIONS)
+        fill(writer)
+        writer.settle()
+        writer._deadline = 0.2
+        os.kill(writer._process.pid, signal.SIGSTOP)
+        calls = map(lambda _, name=name: getattr(writer, name)(), range(10_000))
+        with pytest.raises(Stalled, match=r"waited 0\.2 s for the process that writes results"):
+            list(calls)
+        writer.close()
+        assert writer._process.returncode == -signal.SIGKILL
+        with read(tmp_path / f"{name}.h5") as run:
+            assert run.steps["loss"].shape == (5, 2)
+
+
+def test_rows_that_come_while_a_file_is_opened_are_no_damage(tmp_path, monkeypatch):
+    writer = RemoteWriter(tmp_path / "run.h5", **OPTIONS)
+    count = Run._count
+
+    def late(run, field):
+        if field.path == "evaluation/step":
+            for step in range(300):
+                writer.evaluation(step=step)
+            writer.settle()
+        return count(run, field)
+
+    fill(writer)
+    writer.settle()
+    monkeypatch.setattr(Run, "_count", late)
+    with read(tmp_path / "run.h5") as run:
+        assert len(run.column("evaluation/step")) in (1, 301)
+    writer.close()

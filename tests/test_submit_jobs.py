@@ -288,7 +288,7 @@ def test_an_interrupted_grid_goes_on_and_repeats_nothing(tmp_path, monkeypatch, 
     assert said == "mpisgd submit: interrupted; the same command goes on\n"
     (finished,), (partial,) = Path("f").glob("*.h5"), Path("f").glob("*.partial")
     assert submit("g.toml", "--folder", "f", "--dry-run", "--format", "csv") == 0
-    assert [line.split(",")[6] for line in capsys.readouterr().out.splitlines()[1:]] == [
+    assert [line.split(",")[7] for line in capsys.readouterr().out.splitlines()[1:]] == [
         "finished", "partial",
     ]  # fmt: skip
     before = finished.stat()
@@ -307,13 +307,13 @@ def test_an_interrupted_grid_goes_on_and_repeats_nothing(tmp_path, monkeypatch, 
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    text = SMALL.replace('data = "synthetic"', 'data = ["idx", "synthetic"]')
+    text = SMALL.replace("steps = 3", "steps = 3\nlr = [1e30, 0.1]")
     Path("g.toml").write_text(text.replace("ranks = [1, 2, 4]", "ranks = 2"))
     assert submit("g.toml", "--local", "--format", "csv") == 1
     printed = capsys.readouterr()
-    states = [line.split(",")[6] for line in printed.out.splitlines()[1:]]
+    states = [line.split(",")[7] for line in printed.out.splitlines()[1:]]
     assert states == ["failed", "finished"]
-    assert "exit code 2: mpisgd train: error:" in printed.err
+    assert "exit code 3: mpisgd" in printed.err
 
 
 def test_a_bar_shows_on_a_terminal_only(monkeypatch):

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from mpisgd.checkpoint.meta import wrong
 from mpisgd.checkpoint.state import KINDS, flatten, unflatten
 from mpisgd.errors import UsageError
 
@@ -31,6 +32,7 @@ UNREADABLE = (
     OverflowError, struct.error,
 )  # fmt: skip
 CHUNK = 1 << 20  # octets read at once while verifying
+HEAD = 512  # octets within which each file says what it is
 WHEN = (1980, 1, 1, 0, 0, 0)  # equal states make equal files
 
 
@@ -43,19 +45,65 @@ def write(
 ) -> str:
     """A new file with `states` (section, state), taken one at a time; its digest.
 
-    On the disk, not only on its way there, when it returns. Raises OSError.
+    On the disk, not only on its way there, when it returns. Raises OSError with what the user is
+    told; nothing of the file is left then.
     """
+    try:
+        with open(path, "wb") as raw:
+            try:
+                digest = _stream(raw, meta, states)
+                raw.flush()
+                os.fsync(raw.fileno())
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+    except (TimeoutError, UsageError):  # of whoever gives the states
+        raise
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return digest
+
+
+def unwritable(path: Path, error: OSError) -> OSError:
+    """What the user is told."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return OSError(f"checkpoint {path}: cannot be written: {reason}")
+
+
+def peek(path: Path) -> dict[str, Any] | None:
+    """What a file says of its run, its states unread; None if it does not say, or not soundly."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.getinfo(META + SUFFIX).compress_type != zipfile.ZIP_STORED:
+                return None
+            meta = json.loads(_array(archive.read(META + SUFFIX)).tobytes())
+    except (OSError, *UNREADABLE):
+        return None
+    return meta if _unfit(meta) is None else None
+
+
+def claims(path: Path) -> bool:
+    """Whether it began as a checkpoint, damaged or not: else it is a file of somebody else's."""
+    try:
+        with open(path, "rb") as raw:
+            head = raw.read(HEAD)
+    except OSError:
+        return False
+    # One whose run or machine died while it began it has not come to saying so, or is blank.
+    return FORMAT.encode() in head or not any(head) or (len(head) < HEAD and head[:4] == MAGIC)
+
+
+def _stream(
+    raw: Any, meta: Mapping[str, Any], states: Iterable[tuple[str, Mapping[str, Any]]]
+) -> str:
     digest = hashlib.sha256()
-    with open(path, "wb") as raw:
-        with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            text = json.dumps({"format": FORMAT, "version": VERSION, **meta}, allow_nan=True)
-            _add(archive, META, np.frombuffer(text.encode(), np.uint8), digest)
-            for section, state in states:
-                for name, array in flatten(state, f"{section}/").items():
-                    _add(archive, name, array, digest)
-            _add(archive, DIGEST, np.frombuffer(digest.digest(), np.uint8), hashlib.sha256())
-        raw.flush()
-        os.fsync(raw.fileno())
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        text = json.dumps({"format": FORMAT, "version": VERSION, **meta}, allow_nan=True)
+        _add(archive, META, np.frombuffer(text.encode(), np.uint8), digest)
+        for section, state in states:
+            for name, array in flatten(state, f"{section}/").items():
+                _add(archive, name, array, digest)
+        _add(archive, DIGEST, np.frombuffer(digest.digest(), np.uint8), hashlib.sha256())
     return digest.hexdigest()
 
 
@@ -122,17 +170,25 @@ class Checkpoint:
 
     def _meta(self, archive: zipfile.ZipFile) -> dict[str, Any]:
         meta = json.loads(_array(archive.read(META + SUFFIX)).tobytes())
-        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-            self._damaged("is no checkpoint")
-        if meta.get("version") != VERSION:
-            self._damaged(f"has version {meta.get('version')}; this program reads {VERSION}")
-        for name, kind in TOLD.items():
-            if not isinstance(meta.get(name), kind):
-                self._damaged(f"is damaged: it says nothing of its {name}")
+        if (reason := _unfit(meta)) is not None:
+            self._damaged(reason)
         return meta
 
     def _damaged(self, reason: str) -> NoReturn:
         raise DamagedCheckpoint(str(self.path), None, reason)
+
+
+def _unfit(meta: Any) -> str | None:
+    """Why it is not what a checkpoint says; None if it is."""
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        return "is no checkpoint"
+    if meta.get("version") != VERSION:
+        return f"has version {meta.get('version')!r:.40}; this program reads {VERSION}"
+    for name, kind in TOLD.items():
+        if not isinstance(meta.get(name), kind):
+            return f"is damaged: it says nothing of its {name}"
+    reason = wrong(meta)
+    return f"is damaged: {reason}" if reason else None
 
 
 def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray, digest: Any) -> None:

@@ -12,8 +12,12 @@ from mpisgd.data import Dataset
 from mpisgd.errors import UsageError
 from mpisgd.experiment import Experiment, flag
 
+OTHERWISE = (
+    "choose another --output or --checkpoint, or begin anew with --overwrite and no --resume"
+)
 # Fields of an Experiment that do not change a bit of what is to come, or were resolved to others.
 MAY_DIFFER = ("epochs", "steps", "deadline_s", "scaling", "data_path", "step_time_from")
+LONGEST = 80  # characters of a value that is shown
 CHUNK = 1 << 22  # octets hashed at once
 
 
@@ -40,8 +44,10 @@ def check(
     experiment: Experiment, mine: Mapping[str, Any], meta: Mapping[str, Any], file: str
 ) -> None:
     """UsageError that names the first difference between this run, `mine`, and a checkpoint's."""
-    differs = difference(experiment, mine, meta) or _steps(experiment, meta)
+    differs = difference(experiment, mine, meta)
     if differs is not None:
+        raise UsageError("--resume", file, f"{differs}; {OTHERWISE}")
+    if (differs := _steps(experiment, meta)) is not None:
         raise UsageError("--resume", file, differs)
 
 
@@ -60,7 +66,7 @@ def difference(
             what = "number of ranks" if name == "ranks" else f"--{flag(option)}"
             return f"its {what} is {_shown(found)}, not {_shown(wanted)}"
     if mine["data_sha256"] != meta["data_sha256"]:
-        return f"it was made with other samples of --data {config['data']}"
+        return f"it was made with other samples of --data {experiment.data}"
     return None
 
 
@@ -97,4 +103,5 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."

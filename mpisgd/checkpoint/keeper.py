@@ -1,6 +1,5 @@
 """Writing the checkpoints of one run, in the process that holds or gathers all states."""
 
-import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -22,8 +21,8 @@ class Keeper:
         if resumed is None:
             place.remove(self.place)
         else:
-            newest = place.newest(self.place).checkpoint  # may be newer than what was asked for
-            self._number = max(resumed.meta["number"], newest.meta["number"] if newest else 0)
+            place.remove_newer(self.place, resumed.meta)
+            self._number = max(resumed.meta["number"], place.last_number(self.place))
             taken = resumed.checkpoint
             if taken is not None and taken.path == place.writing(self.place):
                 place.move_in(self.place)
@@ -35,12 +34,11 @@ class Keeper:
         """The next checkpoint, whole or not at all. `meta`: at least its `step`. Raises OSError."""
         self._number += 1
         told = {"number": self._number, "written_utc": datetime.now(UTC).isoformat()}
+        file.write(place.writing(self.place), {**self.identity, **told, **meta}, states)
         try:
-            file.write(place.writing(self.place), {**self.identity, **told, **meta}, states)
             place.move_in(self.place)
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise OSError(f"checkpoint {self.place}: cannot be written: {reason}") from error
+            raise file.unwritable(self.place, error) from error
         self.written += 1
 
 
@@ -55,6 +53,11 @@ class Keeping(NamedTuple):
     def keeper(self) -> Keeper:
         """In the process that writes. Files of a run that is begun anew go."""
         return Keeper(self.saving, self.identity, self.resumed)
+
+    def before_rows_are_cut(self) -> None:
+        """In the process that opens the result file: what counts rows that go, goes first."""
+        if self.resumed is not None:
+            place.remove_newer(self.saving.place, self.resumed.meta)
 
     def rests(self, since_s: float) -> Rests:
         """One rank's; `since_s`: the run's time, at its beginning or where it goes on."""

@@ -1,12 +1,14 @@
 """What a user says about checkpoints, read and checked before anything runs."""
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpisgd import options
 from mpisgd.checkpoint import place
 from mpisgd.errors import UsageError
+from mpisgd.store.target import names
 
 AUTO = "auto"
 EVERY = "a whole number of steps, or a time such as 30s or 5min"
@@ -16,9 +18,9 @@ EVERY = "a whole number of steps, or a time such as 30s or 5min"
 class Saving:
     """Where and when a run is saved, and what it goes on from.
 
-    `place`: FILE, which `option` named; `every_steps`, `every_s`: how often, besides when the run
-    ends; `resume`: AUTO, a file, or None to begin; `overwrite`: replace what is there; `per_rank`:
-    each rank writes a file of its own.
+    `place`: FILE, which `option` named; `typed`: the option that asked for saving; `every_steps`,
+    `every_s`: how often, besides when the run ends; `resume`: AUTO, a file, or None to begin;
+    `overwrite`: replace what is there; `per_rank`: each rank writes a file of its own.
     """
 
     place: Path
@@ -28,6 +30,7 @@ class Saving:
     resume: str | None = None
     overwrite: bool = False
     per_rank: bool = False
+    typed: str = "--checkpoint"
 
     @property
     def source(self) -> Path:
@@ -83,8 +86,27 @@ def read(arguments: argparse.Namespace) -> Saving | None:
         raise UsageError("--overwrite", None, "not with --resume, which continues what is there")
     if not file or "\0" in file or resume == "":
         raise UsageError("--checkpoint" if not file else option, file, "must name a file")
+    if arguments.output:
+        _check_apart(Path(file), option, arguments.output)
     steps, seconds = _every(every)
-    return Saving(Path(file), option, steps, seconds, resume, bool(arguments.overwrite), per_rank)
+    options = (arguments.checkpoint, "--checkpoint"), (every, "--checkpoint-every")
+    typed = next((name for value, name in options if value is not None), "--resume")
+    return Saving(
+        Path(file), option, steps, seconds, resume, bool(arguments.overwrite), per_rank, typed
+    )
+
+
+def _check_apart(file: Path, option: str, output: str) -> None:
+    """UsageError where a checkpoint would lie in a file of the result's, or the reverse."""
+    if not file.name or not Path(output).name:
+        return  # refused elsewhere
+    mine = set(map(os.path.realpath, place.names(file)))
+    folder = os.path.realpath(file.parent)
+    for name in names(output):
+        part = place.is_part(file, name) and os.path.realpath(name.parent) == folder
+        if part or os.path.realpath(name) in mine:
+            allowed = f"{name.name} would be both a checkpoint's and --output's; rename one of them"
+            raise UsageError(option, str(file), allowed)
 
 
 def _every(text: str | None) -> tuple[int | None, float | None]:

@@ -1,12 +1,15 @@
 """Where checkpoints lie: FILE, the one before it in FILE.previous, and the next in FILE.writing."""
 
 import os
+import re
+from collections.abc import Iterator, Mapping
 from glob import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from mpisgd.checkpoint.file import Checkpoint, DamagedCheckpoint
+from mpisgd.checkpoint.file import Checkpoint, DamagedCheckpoint, peek
 from mpisgd.errors import UsageError
+from mpisgd.store.lock import lock_path
 
 ENDING = ".checkpoint"  # after the name of the result file
 
@@ -72,16 +75,21 @@ def move_in(path: Path) -> None:
         os.close(descriptor)
 
 
-def newest(path: Path) -> Found:
+def newest(path: Path, without: Mapping[str, str] | None = None) -> Found:
     """The newest valid checkpoint of those that stand for FILE.
 
     FILE.writing counts if it is whole: its run was killed before it could be moved in.
+    `without`: digests of those that a rank cannot go on from, and why.
     """
     notes: list[str] = []
     valid: list[Checkpoint] = []
-    for candidate in (writing(path), path, previous(path)):
+    for candidate in candidates(path):
         try:
-            valid.append(_with_parts(path, Checkpoint(candidate)))
+            checkpoint = _with_parts(path, Checkpoint(candidate))
+            if checkpoint.digest in (without or {}):
+                notes.append((without or {})[checkpoint.digest])
+            else:
+                valid.append(checkpoint)
         except FileNotFoundError:
             continue
         except DamagedCheckpoint as damage:
@@ -102,13 +110,58 @@ def _with_parts(path: Path, checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint
 
 
+def candidates(path: Path) -> tuple[Path, Path, Path]:
+    """The files that stand for FILE, there or not, the newest first."""
+    return writing(path), path, previous(path)
+
+
+def names(path: Path) -> tuple[Path, ...]:
+    """All that one process writes for FILE."""
+    return *candidates(path), lock_path(path)
+
+
+def parts(path: Path) -> Iterator[Path]:
+    """All parts of ranks that lie there."""
+    there = path.parent.glob(f"{escape(path.name)}.step*.rank*")
+    return (candidate for candidate in there if is_part(path, candidate))
+
+
+def is_part(path: Path, other: Path) -> bool:
+    """Whether a file in the same folder has the name of a part."""
+    named = re.escape(path.name) + r"\.step\d+\.rank\d+"
+    return re.fullmatch(named, other.name, re.ASCII | re.DOTALL) is not None
+
+
+def last_number(path: Path) -> int:
+    """The highest number that any file there says it has; 0 if none does."""
+    told = (peek(candidate) for candidate in candidates(path))
+    return max((meta["number"] for meta in told if meta is not None), default=0)
+
+
 def present(path: Path) -> Path | None:
     """A file that stands for FILE, whether valid or not; None if there is none."""
-    return next((p for p in (path, previous(path), writing(path)) if os.path.lexists(p)), None)
+    there = (path, previous(path), writing(path), *parts(path))
+    return next((candidate for candidate in there if os.path.lexists(candidate)), None)
+
+
+def newer(path: Path, meta: Mapping[str, Any]) -> list[Path]:
+    """Those of the same run that were made after the one that says `meta`."""
+    at = (meta["step"], meta["number"])
+    told = ((candidate, peek(candidate)) for candidate in candidates(path))
+    return [candidate for candidate, its in told if its and (its["step"], its["number"]) > at]
+
+
+def remove_newer(path: Path, meta: Mapping[str, Any]) -> None:
+    """Before a run goes on from the one that says `meta`: rows that newer ones count are cut off,
+    so that nobody may go on from those any more."""
+    for there in newer(path, meta):
+        there.unlink(missing_ok=True)
+    for there in parts(path):
+        if int(there.name.rsplit(".", 2)[1].removeprefix("step")) > meta["step"]:
+            there.unlink(missing_ok=True)
 
 
 def remove(path: Path) -> None:
     """All files that stand for FILE: the run that wrote them is begun anew."""
-    parts = path.parent.glob(f"{escape(path.name)}.step*.rank*")
-    for there in (writing(path), previous(path), path, *parts):
+    for there in (*candidates(path), *parts(path)):
         there.unlink(missing_ok=True)

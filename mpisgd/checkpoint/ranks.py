@@ -11,7 +11,7 @@ from mpisgd.checkpoint import identity, place
 from mpisgd.checkpoint.file import Checkpoint, write
 from mpisgd.checkpoint.keeper import Keeper
 from mpisgd.checkpoint.messages import PATIENCE, receive, send
-from mpisgd.checkpoint.options import Saving
+from mpisgd.checkpoint.options import AUTO, Saving
 from mpisgd.checkpoint.resume import Choice, Resumed, choose
 from mpisgd.data import Dataset
 from mpisgd.errors import UsageError
@@ -29,19 +29,29 @@ def choose_together(
     Raises UsageError on every rank.
     """
     mine = identity.identity(experiment, dataset, virtual=False)
-    choice, refused = Choice(experiment, None, False, []), None
-    if comm.Get_rank() == 0:
-        try:
-            saving.check()
-            choice = choose(saving, experiment, mine, output)
-        except UsageError as mistake:
-            refused = mistake
-    launch.agree(comm, refused, experiment.deadline_s)
-    if saving.resume is not None:
-        choice = _told(comm, choice, experiment.deadline_s)
-    if choice.resumed is not None and "parts" in choice.resumed.meta:
-        choice = _with_part(comm, saving, choice, experiment.deadline_s)
-    return choice, {**mine, "config": choice.experiment.config()}
+    without: dict[str, str] = {}  # rank 0's: digests of checkpoints of which a part is damaged
+    while True:
+        choice, refused = Choice(experiment, None, False, []), None
+        if comm.Get_rank() == 0:
+            try:
+                saving.check()
+                choice = choose(saving, experiment, mine, output, without)
+            except UsageError as mistake:
+                refused = mistake
+        launch.agree(comm, refused, experiment.deadline_s)
+        if saving.resume is not None:
+            choice = _told(comm, choice, experiment.deadline_s)
+        if choice.resumed is not None and "parts" in choice.resumed.meta:
+            try:
+                choice = _with_part(comm, saving, choice, experiment.deadline_s)
+            except UsageError as damage:  # on every rank
+                if saving.resume != AUTO:
+                    raise
+                taken = None if choice.resumed is None else choice.resumed.checkpoint
+                if taken is not None:
+                    without[taken.digest] = str(damage)
+                continue
+        return choice, {**mine, "config": choice.experiment.config()}
 
 
 def _told(comm: Any, choice: Choice, deadline: float) -> Choice:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpisgd.checkpoint import identity, place
-from mpisgd.checkpoint.file import Checkpoint, DamagedCheckpoint
+from mpisgd.checkpoint.file import Checkpoint, DamagedCheckpoint, claims, peek
+from mpisgd.checkpoint.meta import lacks
 from mpisgd.checkpoint.options import AUTO, Saving
 from mpisgd.errors import UsageError
 from mpisgd.experiment import Experiment
@@ -72,40 +73,74 @@ def choose(
     experiment: Experiment,
     mine: Mapping[str, Any],
     output: str | None,
+    without: Mapping[str, str] | None = None,
 ) -> Choice:
-    """Of a resolved experiment, whose `identity.identity` is `mine`. Raises UsageError."""
+    """Of a resolved experiment, whose `identity.identity` is `mine`. Raises UsageError.
+
+    `without`: as `place.newest` takes it.
+    """
     if saving.resume is None:
         return Choice(experiment, None, False, [])
-    taken, notes = _taken(saving)
+    taken, notes = _taken(saving, without)
     result = None if output is None else _result(output)
     if result is not None:
         _check_result(output, result, experiment, mine)
         if result.complete and result.config.get("steps") == experiment.steps:
             return Choice(experiment, None, True, [f"{output} is complete; nothing is left to do"])
+    _check_place(saving, experiment, mine, taken)
     if taken is None:
-        why = f" ({'; '.join(notes)})" if notes else ""
-        if result is not None and result.complete:
-            allowed = (
-                f"is complete with other --steps, and no checkpoint{why} is there to extend it"
-            )
-            raise UsageError("--output", output, allowed)
-        told = f"no checkpoint at {saving.place}{why}: begins at the start"
-        return Choice(experiment, None, False, [told])
+        return Choice(experiment, None, False, [_anew(saving, notes, output, result)])
+    if reason := lacks(taken.meta):
+        raise DamagedCheckpoint("--resume", str(taken.path), f"is damaged: {reason}")
     experiment = identity.adopted(experiment, taken.meta)
     identity.check(experiment, mine, taken.meta, str(taken.path))
     resumed = Resumed(taken.meta, taken, notes, result is not None)
     told = f"goes on from {taken.path} after step {resumed.step}"
     told += "".join(f"; not from a newer one: {note}" for note in notes)
     more = []
+    if saving.resume != AUTO and (newer := place.newer(saving.place, taken.meta)):
+        names = ", ".join(path.name for path in newer)
+        more = [f"newer than that and removed, with the rows that they count: {names}"]
     if output is not None and result is None:
-        more = [f"there is no {output} to continue: rows begin after step {resumed.step}"]
+        more += [f"there is no {output} to continue: rows begin after step {resumed.step}"]
     return Choice(experiment, resumed, False, [told, *more])
 
 
-def _taken(saving: Saving) -> tuple[Checkpoint | None, list[str]]:
+def _anew(saving: Saving, notes: list[str], output: str | None, result: "_Result | None") -> str:
+    """What the user is told of a run that has no checkpoint. UsageError for one that is over."""
+    why = f" ({'; '.join(notes)})" if notes else ""
+    if result is not None and result.complete:
+        allowed = f"is complete with other --steps, and no checkpoint{why} is there to extend it"
+        raise UsageError("--output", output, allowed)
+    told = f"no checkpoint at {saving.place}{why}: begins at the start"
+    if result is not None and result.rows:
+        told += f"; the {result.rows} rows of {result.path.name} are begun anew"
+    return told
+
+
+def _check_place(
+    saving: Saving, experiment: Experiment, mine: Mapping[str, Any], taken: Checkpoint | None
+) -> None:
+    """UsageError for a file in the way that no run like this one has written."""
+    for there in place.candidates(saving.place):
+        meta = peek(there)
+        if meta is not None and (taken is None or there != taken.path):
+            differs = identity.difference(identity.adopted(experiment, meta), mine, meta)
+            if differs is not None:
+                allowed = f"{there.name} is there, of another run: {differs}; {identity.OTHERWISE}"
+                raise UsageError(saving.option, str(saving.place), allowed)
+    for there in (*place.candidates(saving.place), *place.parts(saving.place)):
+        if there.exists() and not claims(there):
+            allowed = "is there and is no checkpoint, and is left as it is; choose another name"
+            raise UsageError(saving.option, str(there), allowed)
+
+
+def _taken(
+    saving: Saving, without: Mapping[str, str] | None
+) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint, and why it is no newer one."""
     if saving.resume == AUTO:
-        found = place.newest(saving.place)
+        found = place.newest(saving.place, without)
         return found.checkpoint, found.notes
     assert saving.resume is not None
     try:
@@ -121,9 +156,11 @@ def _taken(saving: Saving) -> tuple[Checkpoint | None, list[str]]:
 class _Result(NamedTuple):
     """What the result file says of its run."""
 
+    path: Path  # PATH or PATH.partial
     complete: bool
     virtual: bool
     config: dict[str, Any]
+    rows: int  # steps of which there are rows
 
 
 def _result(output: str) -> _Result | None:
@@ -137,7 +174,8 @@ def _result(output: str) -> _Result | None:
         with read(target) as run:
             if run.kind != "train":
                 raise UsageError("--output", output, "is no result of train")
-            return _Result(run.complete, run.virtual, run.config)
+            rows = int(run.reported.max(initial=0))
+            return _Result(run.path, run.complete, run.virtual, run.config, rows)
     except DamagedFile:
         if target.exists():
             raise
@@ -152,4 +190,6 @@ def _check_result(
     meta = {"config": result.config, "virtual": result.virtual, "data_sha256": data}
     differs = identity.difference(identity.adopted(experiment, meta), mine, meta)
     if differs is not None:
-        raise UsageError("--output", output, f"is there, of another run: {differs}")
+        name = "" if str(result.path) == output else f"{result.path.name} "
+        allowed = f"{name}is there, of another run: {differs}; {identity.OTHERWISE}"
+        raise UsageError("--output", output, allowed)

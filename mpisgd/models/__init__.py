@@ -120,4 +120,9 @@ def build(name: str, dataset: Dataset, **options: Any) -> Model:
 
     Raises UsageError for an unknown name, an option out of range, a data set it cannot learn.
     """
-    return resolve(MODELS, name, "--model")(dataset, ModelOptions(name, **options))
+    chosen = ModelOptions(name, **options)
+    if name.startswith("torch:") and name in MODELS:
+        from mpisgd.models import torch_data
+
+        torch_data.check(dataset, chosen)
+    return resolve(MODELS, name, "--model")(dataset, chosen)

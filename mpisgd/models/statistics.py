@@ -13,10 +13,10 @@ import numpy as np
 from mpisgd.data import Dataset
 from mpisgd.parameters import Parameters
 
-# Where no rank's statistics are at hand, they are made from so many training samples, in batches.
+# Where no rank's statistics are at hand, they are made from at most so many training samples, in
+# batches.
 ESTIMATE_BATCHES, ESTIMATE_ROWS = 16, 64
 POOLED = "all ranks' means and variances, law of total variance, weighted by samples"
-ESTIMATED = f"estimated from {ESTIMATE_BATCHES * ESTIMATE_ROWS} training samples"
 
 
 def forget(statistics: Parameters) -> None:
@@ -86,6 +86,12 @@ def estimated(model: Any, dataset: Dataset, parameters: Parameters) -> Iterator[
         yield
     finally:
         kept.flat[...] = own
+
+
+def estimate_of(dataset: Dataset) -> str:
+    """What `estimated` does with `dataset`, in words."""
+    samples = min(ESTIMATE_BATCHES * ESTIMATE_ROWS, dataset.samples)
+    return f"estimated from {samples} training samples"
 
 
 def described(model: Any, method: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Parameters and gradients of the module are views of the flat buffers: nothing is copied in a step
 where the module runs on the host, and NumPy, MPI and PyTorch see one memory. On a GPU (where
 PyTorch finds one) the module lives in two flat buffers of the device, and a step copies the
-parameters there and the gradient back.
+parameters there and the gradient back. What data a network can learn: torch_data, asked before.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpisgd.data import Dataset
-from mpisgd.errors import MissingExtra, UsageError
+from mpisgd.errors import MissingExtra
 from mpisgd.models import ModelOptions, Progress, Ready, Sums
 from mpisgd.models.layers import Meter
 from mpisgd.parameters import Parameters
@@ -221,21 +221,16 @@ def _macs(module: Any, net: Net) -> dict[str, int]:
 
 
 def build_net(dataset: Dataset, options: ModelOptions) -> TorchModel:
-    """The network that `mpisgd predict --net` describes under the name behind `torch:`.
-
-    Raises UsageError for data of another shape, or of another number of classes.
-    """
+    """The network that `mpisgd predict --net` describes under the name behind `torch:`."""
     from mpisgd.models import torch_nets
     from mpisgd.predict import nets
-    from mpisgd.predict.nets.language import output_shape
 
     net = nets.find(options.name.partition(":")[2])
-    check(options.name, dataset, net.sample, output_shape(net)[0])
     return TorchModel(options.name, net, lambda: torch_nets.build(net), Classes())
 
 
 def build_mlp(dataset: Dataset, options: ModelOptions) -> TorchModel:
-    """The network of `mlp`, with `hidden` layers, through PyTorch. UsageError as of `mlp`."""
+    """The network of `mlp`, with `hidden` layers, through PyTorch."""
     from mpisgd.models import mlp
     from mpisgd.predict.nets.language import Chain, Full
 
@@ -249,9 +244,6 @@ def build_cnn(dataset: Dataset, options: ModelOptions) -> TorchModel:
     from mpisgd.predict.nets.language import Conv, Pool
 
     shape = dataset.train_inputs.shape[1:]
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise UsageError("--data", dataset.name, f"--model {options.name} needs images from 4x4 up")
-    check(options.name, dataset)
     pair = [
         (Conv(width, 3, padding=1, bias=True, norm=False),) * 2 + (Pool(2, 2),)
         for width in (16, 32)
@@ -260,15 +252,11 @@ def build_cnn(dataset: Dataset, options: ModelOptions) -> TorchModel:
 
 
 def build_pixelcnn(dataset: Dataset, options: ModelOptions) -> TorchModel:
-    """A PixelCNN for the data set's images; UsageError if they have not three colours of 8 bits."""
+    """A PixelCNN for the data set's images."""
     from mpisgd.models.torch_pixelcnn import Bits, network
     from mpisgd.predict.nets import small
 
     shape = tuple(dataset.train_inputs.shape[1:])
-    if len(shape) != 3 or shape[0] != 3 or dataset.train_inputs.dtype != np.uint8:
-        raise UsageError(
-            "--data", dataset.name, f"--model {options.name} needs images of three colours, 8 bits"
-        )
     net = dataclasses.replace(small.pixelcnn(), sample=shape)
     return TorchModel(options.name, net, network, Bits())
 
@@ -279,20 +267,3 @@ def _small(name: str, dataset: Dataset, sample: Any, chain: Any) -> TorchModel:
 
     net = Net(name, sample, (*chain, Full(dataset.classes)))
     return TorchModel(name, net, lambda: torch_nets.build(net), Classes())
-
-
-def check(
-    name: str, dataset: Dataset, sample: tuple[int, ...] | None = None, classes: int | None = None
-) -> None:
-    """UsageError unless `dataset` has classes, and samples and classes as these, if given."""
-    if dataset.classes < 2:
-        raise UsageError("--data", dataset.name, f"--model {name} needs data with classes")
-    shape = tuple(dataset.train_inputs.shape[1:])
-    if sample is not None and shape != sample:
-        needed, found = ("x".join(map(str, each)) for each in (sample, shape))
-        raise UsageError(
-            "--data", dataset.name, f"--model {name} needs samples of {needed}; these are {found}"
-        )
-    if classes is not None and dataset.classes != classes:
-        message = f"--model {name} has {classes} classes; the data have {dataset.classes}"
-        raise UsageError("--data", dataset.name, message)

@@ -27,6 +27,17 @@ from mpisgd.predict.quantities import number
 TRAINABLE = ("tree", "butterfly", "halving-doubling", "ring")
 EVEN_BUCKETS = 8
 BACKWARD_SHARE = 2 / 3
+LONG_TAU, TRIED_TAU = 16, 8  # whence on a word of caution is due; the longest of the studies here
+
+
+def caution(tau: int) -> list[str]:
+    """A line where `tau`, which only follows from times, is far beyond what was trained with."""
+    if tau <= LONG_TAU:
+        return []
+    return [
+        f"caution: tau {tau} is far beyond what the studies here have trained with, {TRIED_TAU}: "
+        "it follows from times alone, and says nothing about the accuracy"
+    ]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from mpisgd.predict import (
     quantities,
     study,
 )
-from mpisgd.predict.advice import Advice, advise
+from mpisgd.predict.advice import Advice, advise, caution
 from mpisgd.predict.costs import COSTS
 from mpisgd.predict.terms import glossary
 from mpisgd.tables import FORMATS, Column, render
@@ -217,6 +217,7 @@ def _text(advice: Advice, modelled: bool) -> str:
         f"# step times are predictions of a model; least seconds per effective step "
         f"(merge {advice.merge}, xi {advice.xi:g}): {advice.fastest}",
         render([Column(key) for key in BY_ALGORITHM], _rows(advice), "table"),
+        *(f"# {line}" for line in caution(advice.tau)),
         advice.command,
     ]
     if advice.fastest != "dasgd" and advice.workers > 1:

@@ -23,6 +23,7 @@ BURN_IN = 20  # updates of a replica that do not count
 MOST_MACHINES = 2000
 MOST_SPLITS = 128  # of more machines, not every split is looked at
 MOST_EXACT = 200  # machines for which the recursion is worth its time
+LEAST_MEAN = 0.5  # of draws whose expected mean is 1
 STREAM = 0x62_6B75  # apart from every other use of the seed
 
 
@@ -73,8 +74,24 @@ def of_distribution(
     drawn = np.empty((REPLICAS * steps, machines))
     for machine in range(machines):
         drawn[:, machine] = [rule.factor(machine, step + 1) for step in range(len(drawn))]
+    _check_draws(straggler, rule, drawn)
     replicas = play(drawn.reshape(REPLICAS, steps, machines) * step_s, needed, stale)
     return Times(needed, replicas.mean(axis=0), "sampled", replicas)
+
+
+def _check_draws(straggler: str | None, rule: stragglers.Straggler, drawn: np.ndarray) -> None:
+    """UsageError if the draws miss the tail that makes up most of their mean: every drawn term has
+    a mean of 1 or more, so where theirs is much less, it was not seen."""
+    if not rule.draws or rule.traces:
+        return
+    usual = min([1.0, *(slow for *_, slow in rule.slow)])
+    mean = float(drawn.mean())
+    if mean < LEAST_MEAN * usual:
+        allowed = (
+            f"too heavy a tail to be sampled: {drawn.size} draws have a mean of {mean:.3g} instead "
+            "of 1 or more; take a lighter one, or more --draws"
+        )
+        raise UsageError("--straggler", straggler, allowed)
 
 
 def of_measured(

@@ -6,6 +6,7 @@ from the gradients of a measured run (--from), times the iterations to converge 
 
 import argparse
 import shlex
+import sys
 from typing import TYPE_CHECKING, Any
 
 from mpisgd.errors import UsageError
@@ -45,7 +46,7 @@ TERMS = {
     "best": "whether converge_s is the least",
 }
 SHOWN = ("needed", "backups", "method", "update_s", "update_low_s", "update_high_s", "iterations",
-         "converge_s", "over_best", "over_best_low", "over_best_high")  # fmt: skip
+         "converge_s", "over_best", "over_best_low", "over_best_high", "best")  # fmt: skip
 OWN = ("straggler", "iterations", "stale", "draws", "seed", "figure")
 
 
@@ -90,15 +91,18 @@ def run(arguments: argparse.Namespace) -> int:
         machines = int(times.needed[-1])
         curve = curves.curve(arguments.iterations or DEFAULT_CURVE, machines)
         rows = backups.rows(times, curve.iterations)
-        known = {"machines": machines, "stale": stale}
+        known: Row = {"machines": machines, "stale": stale}
         found.append(
             [known | row | {"extrapolated": curve.extrapolated(row["needed"])} for row in rows]
         )
         _check_finite(rows)
         texts.append(_text(found[-1], curve, arguments))
+    cautions = _cautions(arguments, [rows[-1]["machines"] for rows in found])
     if arguments.format == "table":
-        print("\n\n".join(texts))
+        print("\n".join([*cautions, "\n\n".join(texts)]))
     else:
+        for line in cautions:
+            print(f"mpisgd: {line.removeprefix('# ')}", file=sys.stderr)
         rows = [row for rows in found for row in rows]
         print(render(tuple(TERMS), rows, arguments.format))
     if arguments.figure is not None:
@@ -136,6 +140,15 @@ def _times(arguments: argparse.Namespace, stale: str) -> "list[Times]":
     ]
 
 
+def _cautions(arguments: argparse.Namespace, machines: list[int]) -> list[str]:
+    """What makes the advice weaker than its intervals say."""
+    from mpisgd.predict import measured
+
+    if arguments.source is None:
+        return []
+    return [f"# caution: {line}" for line in measured.cautions(arguments.source, machines)]
+
+
 def _check_finite(rows: list[Row]) -> None:
     if not any(row["converge_s"] < float("inf") for row in rows):
         raise UsageError("--straggler", None, "no split has a finite expected time")
@@ -165,7 +178,8 @@ def _text(rows: list[Row], curve: "Curve", arguments: argparse.Namespace) -> str
         low, high = curve.known or (0, 0)
         lines.append(f"# N = {best['needed']} lies outside the curve's points, {low} to {high}")
     few = [row for i, row in enumerate(rows) if _is_shown(i, at, len(rows))]
-    lines += [render([Column(key) for key in SHOWN], few, "table"), _command(best)]
+    marked = [row | {"best": "<- best" if row["best"] else ""} for row in few]
+    lines += [render([Column(key) for key in SHOWN], marked, "table"), _command(best)]
     return "\n".join(lines)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mpisgd.errors import UsageError
-from mpisgd.predict import devices, epoch, nets, options, quantities, study
+from mpisgd.predict import devices, epoch, nets, networks, options, quantities, study
+from mpisgd.predict.advice import caution
 from mpisgd.predict.costs import COSTS
 from mpisgd.predict.terms import glossary
 from mpisgd.tables import FORMATS, render
@@ -108,6 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "table":
         print(heading(asked))
         print(render(narrow, rows, "table"))
+        for line in caution(max(row.get("tau", 1) or 1 for row in rows)):
+            print(f"# {line}")
     else:
         print(render(tuple(rows[0]), rows, arguments.format))
     return 0
@@ -132,6 +135,13 @@ def study_of(arguments: argparse.Namespace) -> study.Study:
     )
 
 
+def _servers(network: networks.Network) -> str:
+    """How many devices a server has, and how they are joined if there are several."""
+    if network.server_size == 1:
+        return "one device a server"
+    return f"servers of {network.server_size} at {network.server_bandwidth_GBps:g} GB/s"
+
+
 def heading(asked: study.Study) -> str:
     """What every row of a text table has in common."""
     device, network, conditions = asked.device, asked.network, asked.conditions
@@ -142,8 +152,8 @@ def heading(asked: study.Study) -> str:
         f"peak share {asked.peak_share:g}, {asked.compute}"
         f"{', pipelined' if asked.pipelined else ''}",
         f"network {network.name}: {network.topology}, {network.bandwidth_Gbps:g} Gbps, latency "
-        f"{network.latency_s:g} s, sum {network.sum_s_per_byte:g} s/byte, servers of "
-        f"{network.server_size} at {network.server_bandwidth_GBps:g} GB/s; {asked.rounding}",
+        f"{network.latency_s:g} s, sum {network.sum_s_per_byte:g} s/byte, {_servers(network)}; "
+        f"{asked.rounding}",
         f"merge {asked.merge}, xi {asked.xi:g}; progress {conditions.progress:g}, slowdown "
         f"{conditions.slowdown:g}, noise {conditions.noise:g}; buckets of "
         f"{asked.bucket_bytes:g} bytes",

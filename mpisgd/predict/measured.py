@@ -5,7 +5,7 @@ In a run of mini-batch SGD every step exposes one whole all-reduce. It lasts fro
 has started it until the last rank has it, which the averages in flight (/events) tell.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from allreduce.algorithms import build
@@ -40,8 +40,8 @@ def from_run(path: str) -> Found:
     with read(path) as run:
         algorithm = run.config.get("algorithm")
         if run.kind != "train" or algorithm != "minibatch" or run.ranks < 2:
-            what = f"{run.kind} of {algorithm} on {run.ranks} ranks"
-            raise UsageError(PLACE, path, f"a run of minibatch on 2 ranks or more, not a {what}")
+            allowed = "a run of minibatch on 2 ranks or more"
+            raise UsageError(PLACE, path, f"{_is(run)}; needed: {allowed}")
         if not {"compute_s", "update_s"} <= set(run.steps):
             raise UsageError(PLACE, path, "holds no step that every rank has reported")
         busy = run.steps["compute_s"] + run.steps["update_s"]
@@ -98,8 +98,7 @@ def gradient_seconds(path: str) -> list[Any]:
         names = ("worker", "step", "samples", "arrived_s", "waited_s")
         columns = run.updates if run.kind == "train" else {}
         if not set(names) <= set(columns):
-            what = f"{run.kind} of {run.config.get('algorithm')}"
-            raise UsageError(PLACE, path, f"a run with parameter servers, not a {what}")
+            raise UsageError(PLACE, path, f"{_is(run)}; needed: a run with parameter servers")
         rows = zip(*(columns[name].tolist() for name in names), strict=True)
         arrived: dict[tuple[int, int], float] = {}
         answered: dict[tuple[int, int], float] = {}
@@ -111,6 +110,33 @@ def gradient_seconds(path: str) -> list[Any]:
             if samples <= 0:
                 given_up.add(key)
     return _pools(path, arrived, answered, given_up)
+
+
+def cautions(path: str, machines: Sequence[int]) -> list[str]:
+    """Why a measured run's seconds may not be those of `machines` machines. Raises DamagedFile."""
+    from mpisgd.store.reader import read
+
+    with read(path) as run:
+        workers, found = len(set(run.updates["worker"].tolist())), []
+        crowd = run.environment.get("ranks_per_core")
+        if isinstance(crowd, int | float) and crowd > 1:
+            found.append(f"measured with {crowd:g} ranks a core: workers slowed each other down")
+        if run.restarts:
+            found.append("measured in a run that was resumed: its parts may differ")
+        if not run.complete:
+            found.append("measured in a run that was not completed")
+        others = [count for count in machines if count != workers]
+        if others:
+            found.append(f"measured with {workers} workers; of {', '.join(map(str, others))} "
+                         "machines the servers' queues would be others")  # fmt: skip
+        return found
+
+
+def _is(run: Any) -> str:
+    """What a result file holds, for messages."""
+    if run.kind != "train":
+        return f"holds benchmarks on {run.ranks} ranks, no training run"
+    return f"a run of {run.config.get('algorithm')} on {run.ranks} ranks"
 
 
 def _pools(

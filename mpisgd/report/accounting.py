@@ -26,6 +26,7 @@ def row(run: Run, name: str) -> dict[str, Any]:
         **{key: config.get(key) for key in ("tau", "delay", "xi", "merge")},
         "clock": clock(run),
         "state": "complete" if run.complete else "partial",
+        "restarts": len(run.restarts),
     }
     values |= speed(run)
     share = effective_share(run)
@@ -46,15 +47,18 @@ def speed(run: Run) -> dict[str, Any]:
 
     step_s: see `step_seconds`. steps_per_s and samples_per_s: over the whole training time, the
     final average included; samples are those that were used. With servers, whose workers each go
-    their own way, steps are those of the last evaluation, and step_s is the time over them.
+    their own way, steps are those of the last evaluation, and step_s is the time over them; shares
+    are of all that any of them did, since the slow ones did fewer steps.
     """
-    done = int(run.reported[workers(run)].min()) if len(run.reported) else 0
-    spent = {part: _rows(run, f"{part}_s", done) for part in PARTS}
-    steps = _rows(run, "step_s", done)
+    done = _reported(run)
+    served = bool(run.config.get("servers"))
+    looked_at = _reported(run, most=True) if served else done
+    spent = {part: _rows(run, f"{part}_s", looked_at) for part in PARTS}
+    steps = _rows(run, "step_s", looked_at)
     time_s = last(run, "time_s") if run.complete else None
     if time_s is None and steps.size:
         time_s = float(np.nansum(steps, axis=0).max()) or None
-    computed = _rows(run, "samples", done)
+    computed = _rows(run, "samples", looked_at)
     samples = last(run, "samples_used") if run.complete else None
     if samples is None and computed.size:
         samples = float(computed[computed > 0].sum())
@@ -63,10 +67,11 @@ def speed(run: Run) -> dict[str, Any]:
         f"{part}_share": _divided(float(np.nansum(values)), total) if values.size else None
         for part, values in spent.items()
     }
-    step_s = step_seconds(steps, run.config.get("tau") or 1)
-    if run.config.get("servers"):
+    if served:
         done = int(last(run, "step") or done)
         step_s = _divided(time_s, done)
+    else:
+        step_s = step_seconds(steps, run.config.get("tau") or 1)
     known = [share for share in shares.values() if share is not None]
     return {
         "steps": done,
@@ -83,6 +88,13 @@ def workers(run: Run) -> slice:
     """The ranks that train: all but servers, which come first and have no steps."""
     servers = run.config.get("servers") or 0
     return slice(0 if run.config.get("colocated") else servers, None)
+
+
+def own_step_seconds(run: Run) -> list[float]:
+    """Median seconds of each worker's own steps, waiting included; workers without any left out."""
+    steps = _rows(run, "step_s", _reported(run, most=True))
+    own = [column[np.isfinite(column)] for column in steps.T]
+    return [float(np.median(column)) for column in own if len(column)]
 
 
 def step_seconds(steps: np.ndarray, tau: int) -> float | None:
@@ -162,8 +174,16 @@ TARGET_COLUMNS: Mapping[str, str] = {
 }
 
 
+def _reported(run: Run, most: bool = False) -> int:
+    """Steps that every worker reported, or that any of them did."""
+    reported = run.reported[workers(run)]
+    if not len(reported):
+        return 0
+    return int(reported.max() if most else reported.min())
+
+
 def _rows(run: Run, name: str, done: int) -> np.ndarray:
-    """[step, worker] of one column, as far as every one reported; empty when there is none."""
+    """[step, worker] of one column, the first `done` steps; empty when there is none."""
     values = run.steps.get(name)
     return np.zeros((0, run.ranks)) if values is None else values[:done, workers(run)]
 

@@ -42,7 +42,8 @@ def collect(files: Sequence[str]) -> tuple[list[Named], list[str]]:
     for file in files:
         try:
             run = read(file)
-            list(run.arrays())  # damage in a column is found now, not in the middle of a page
+            # Damage in what is looked at later is found now, not in the middle of a page.
+            _ = run.restarts, list(run.arrays())
             runs.append(Named(printable(file), run))
         except DamagedFile as error:
             problems.append(printable(str(error)))

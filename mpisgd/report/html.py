@@ -15,6 +15,7 @@ from mpisgd.errors import MissingExtra
 from mpisgd.report.collect import Named
 from mpisgd.report.figures import draw, encoded
 from mpisgd.report.sections import Report, filled
+from mpisgd.report.terms import TERMS
 from mpisgd.tables import Column, render
 
 TITLES = {
@@ -38,9 +39,13 @@ def page(report: Report) -> str:
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         files("mpisgd.report").joinpath("page.html").read_text()
     )
+    sections = [_table(section) for section in report.sections if not section.long]
+    shown = {heading for section in sections for heading in section["headings"]}
     return template.render(
         version=__version__,
-        sections=[_table(section) for section in report.sections if not section.long],
+        sections=sections,
+        meanings=TERMS,
+        legend=[(key, meaning) for key, meaning in TERMS.items() if key in shown],
         figures=[_figure(name, figure) for name, figure in draw(report).items()],
         notes=report.notes,
         problems=report.problems,

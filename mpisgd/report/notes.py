@@ -13,6 +13,7 @@ WORKLOAD = (
     "model", "hidden", "data", "data_samples", "batch", "optimiser", "rate", "rate_schedule",
     "momentum", "weight_decay", "dtype", "step_time_s", "straggler", "network",
 )  # fmt: skip
+MOST_EXPOSED = 0.5  # of the bytes in the bucket that cannot be hidden, before it is told
 
 
 def notes(runs: Sequence[Named]) -> list[str]:
@@ -20,6 +21,8 @@ def notes(runs: Sequence[Named]) -> list[str]:
     train = [named for named in runs if named.run.kind == "train"]
     real = [named for named in runs if not named.run.virtual]
     found = [_partial(named) for named in runs if not named.run.complete]
+    found += [_resumed(named) for named in train if named.run.restarts]
+    found += _assumed(train)
     found += _unequal("clock", "wall and virtual seconds are not comparable", runs, _clock)
     found += _unequal("machine", "machines differ, times are not comparable", real, machine)
     for key in WORKLOAD:
@@ -40,6 +43,7 @@ def notes(runs: Sequence[Named]) -> list[str]:
             "weak scaling: the global batch grows with the ranks, an epoch's time is no time to "
             "accuracy"
         )
+    found += [line for named in train for line in _hidden(named)]
     crowded = [n.name for n in runs if _number(n.run.environment.get("ranks_per_core")) > 1]
     if crowded:
         found.append(f"more ranks than cores, so times are of shared cores: {_listed(crowded)}")
@@ -82,6 +86,40 @@ def _clock(named: Named) -> str:
 def _partial(named: Named) -> str:
     why = f": {named.run.reason}" if named.run.reason else ""
     return f"partial run, as far as it got: {named.name}{why}"
+
+
+def _resumed(named: Named) -> str:
+    """Where, and from a checkpoint of when: steps before it ran in another process, perhaps on
+    another machine, and what the process behind it had to do anew is in the times."""
+    places = [
+        f"at step {row.get('step', '?')} (checkpoint of {str(row.get('written_utc'))[:19]} UTC)"
+        for row in named.run.restarts
+    ]
+    return f"resumed {_listed(places)}: {named.name}"
+
+
+def _assumed(train: Sequence[Named]) -> list[str]:
+    """What a virtual run took for granted, because nobody said otherwise."""
+    virtual = [named for named in train if named.run.virtual]
+    free = [n.name for n in virtual if n.run.ranks > 1 and n.run.config.get("network") is None]
+    short = [n.name for n in virtual if n.run.config.get("step_time_s") is None]
+    found = []
+    if free:
+        found.append(f"virtual without --network, so messages took no time: {_listed(free)}")
+    if short:
+        found.append(f"virtual without --step-time, so a step took 1 ms: {_listed(short)}")
+    return found
+
+
+def _hidden(named: Named) -> list[str]:
+    """Why overlap gained little: backward ends with the last bucket, which nothing hides."""
+    share = _number(named.run.summary.get("last_bucket_share"))
+    if named.run.config.get("algorithm") != "minibatch-overlap" or share <= MOST_EXPOSED:
+        return []
+    return [
+        f"minibatch-overlap can hide little: the last bucket, which begins when the gradient is "
+        f"done, holds {share:.0%} of the bytes: {named.name}"
+    ]
 
 
 def _frozen(key: str, named: Named) -> Hashable:

@@ -20,7 +20,7 @@ RUNS = (
     Column("other_share", ".1%"), Column("loss"),
     Column("accuracy", ".4f"), Column("ema_accuracy", ".4f"),
     Column("effective_steps", ".6g"), Column("step_s"), Column("effective_step_s"),
-    Column("time_s"), Column("clock"), Column("state"),
+    Column("time_s"), Column("clock"), Column("state"), Column("restarts"),
 )  # fmt: skip
 TARGETS = tuple(
     Column(key) for key in ("file", "algorithm", "ranks", "target", "reached",
@@ -35,14 +35,16 @@ SERVERS = (
     Column("file"), Column("algorithm"), Column("ranks"), Column("servers"), Column("workers"),
     Column("colocated"), Column("backups"), Column("group"), Column("updates", ".6g"),
     Column("used_gradients", ".6g"), Column("dropped_gradients", ".6g"), Column("given_up", ".6g"),
-    Column("used_share", ".1%"), Column("used_samples", ".6g"), Column("dropped_samples", ".6g"),
-    Column("used_samples_per_s"), Column("staleness_mean"), Column("staleness_max"),
-    Column("update_s"), Column("waited_s"), Column("clock"),
+    Column("late_gradients", ".6g"), Column("used_share", ".1%"), Column("used_samples", ".6g"),
+    Column("dropped_samples", ".6g"), Column("late_samples", ".6g"), Column("used_samples_per_s"),
+    Column("staleness_mean"), Column("staleness_max"), Column("update_s"), Column("own_step_s"),
+    Column("slowest_step_s"), Column("waited_s"), Column("clock"),
 )  # fmt: skip
 SHARDS = (
     Column("file"), Column("algorithm"), Column("workers"), Column("server"), Column("updates"),
     Column("used_gradients"), Column("dropped_gradients"), Column("given_up"),
-    Column("used_samples"), Column("dropped_samples"), Column("staleness_mean"),
+    Column("late_gradients"), Column("used_samples"), Column("dropped_samples"),
+    Column("late_samples"), Column("staleness_mean"),
     Column("staleness_p10"), Column("staleness_median"), Column("staleness_p90"),
     Column("staleness_max"), Column("update_s"), Column("waited_s"), Column("clock"),
 )  # fmt: skip
@@ -66,7 +68,8 @@ UNITS = {
     "updates": "1", "used_gradients": "1", "dropped_gradients": "1", "given_up": "1",
     "used_share": "1", "used_samples": "1", "dropped_samples": "1", "used_samples_per_s": "1/s",
     "staleness_mean": "updates", "staleness_max": "updates", "update_s": "s", "waited_s": "s",
-    "mean_s": "s", "max_s": "s", "gradients": "1", "share": "1",
+    "own_step_s": "s", "slowest_step_s": "s", "late_gradients": "1", "late_samples": "1",
+    "restarts": "1", "mean_s": "s", "max_s": "s", "gradients": "1", "share": "1",
 }  # fmt: skip
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.report.accounting import clock, speed, workers
+from mpisgd.report.accounting import clock, last, own_step_seconds, speed, workers
 from mpisgd.report.collect import Named
 from mpisgd.store.reader import Run
 
 SYNCHRONOUS = ("backup", "timeout")  # of whose updates all gradients are computed at one version
 BINS = 16
+ANSWERED = ("used_gradients", "dropped_gradients", "given_up", "late_gradients")
 
 Columns = Mapping[str, np.ndarray]
 
@@ -25,10 +26,11 @@ def row(named: Named) -> dict[str, Any] | None:
     if not pushes:
         return None
     own = [of_shard(pushes, server) for server in np.unique(pushes["server"]).tolist()]
-    counts = [_counts(shard) for shard in own]
+    counts = [_counts(shard, _late(run, shard)) for shard in own]
+    seconds = own_step_seconds(run)
     mean = {key: _mean([count[key] for count in counts]) for key in counts[0]}
     used, time_s = pushes["used"] == 1, speed(run)["time_s"] or float(_answered(pushes).max())
-    answered = mean["used_gradients"] + mean["dropped_gradients"] + mean["given_up"]
+    answered = sum(mean[key] for key in ANSWERED)
     config = run.config
     return {
         "file": named.name,
@@ -45,6 +47,8 @@ def row(named: Named) -> dict[str, Any] | None:
         "staleness_mean": float(pushes["staleness"][used].mean()) if used.any() else None,
         "staleness_max": int(pushes["staleness"][used].max()) if used.any() else None,
         "update_s": _mean([value for shard in own if (value := _between(shard)) is not None]),
+        "own_step_s": float(np.median(seconds)) if seconds else None,
+        "slowest_step_s": max(seconds, default=None),
         "waited_s": float(pushes["waited_s"][used].mean()) if used.any() else None,
         "clock": clock(run),
     }
@@ -60,7 +64,7 @@ def shards(named: Named) -> list[dict[str, Any]]:
         low, middle, high = _quantiles(ages)
         rows.append(
             _names(named, server)
-            | _counts(shard)
+            | _counts(shard, _late(named.run, shard))
             | {
                 "staleness_mean": float(ages.mean()) if len(ages) else None,
                 "staleness_p10": low,
@@ -178,15 +182,39 @@ def of_shard(pushes: Columns, server: int) -> Columns:
     return {name: values[chosen] for name, values in pushes.items()}
 
 
-def _counts(shard: Columns) -> dict[str, int]:
+def _late(run: Run, shard: Columns) -> np.ndarray:
+    """Which gradients came after the end [row]: the run's samples_computed is without them.
+
+    Those in hand at the end are dropped before any that come later, at the same time even, so the
+    rows behind the last update are gone through from the last one on. Unknown, and none, in a file
+    that was cut off: its last evaluation is not of the end.
+    """
+    late = np.zeros(len(shard["used"]), bool)
+    computed, samples = last(run, "samples_computed"), shard["samples"]
+    ended = run.complete or (run.reason or "").startswith("stopped by signal")
+    if computed is None or not ended:
+        return late
+    more = samples[samples > 0].sum() - computed
+    for row in range(len(late) - 1, -1, -1):
+        if shard["used"][row] == 1 or more <= 0:
+            break
+        late[row] = samples[row] > 0
+        more -= max(0, samples[row])
+    return late
+
+
+def _counts(shard: Columns, late: np.ndarray) -> dict[str, int]:
     used, samples = shard["used"] == 1, shard["samples"]
+    dropped = ~used & (samples > 0) & ~late
     return {
         "updates": int(max(shard["update"].max(initial=0), 0)),
         "used_gradients": int(used.sum()),
-        "dropped_gradients": int((~used & (samples > 0)).sum()),
+        "dropped_gradients": int(dropped.sum()),
         "given_up": int((~used & (samples <= 0)).sum()),
         "used_samples": int(samples[used].sum()),
-        "dropped_samples": int(samples[~used & (samples > 0)].sum()),
+        "late_gradients": int(late.sum()),
+        "dropped_samples": int(samples[dropped].sum()),
+        "late_samples": int(samples[late].sum()),
     }
 
 

@@ -198,11 +198,12 @@ class Run:
             return self._datasets[field.path].shape[0]
         counts = self._datasets[path][()]
         count = int(counts.max())
-        longest = max(
-            self._datasets[other.path].shape[0]
-            for other in self._fields.values()
-            if counter(other) == path
-        )
+        counted = [self._datasets[f.path] for f in self._fields.values() if counter(f) == path]
+        longest = max(dataset.shape[0] for dataset in counted)
+        if count > longest and not self.complete:  # rows may have come since those were opened
+            for dataset in counted:
+                dataset.refresh()
+            longest = max(dataset.shape[0] for dataset in counted)
         if count > longest or counts.min() < 0:
             self.damaged(f"/{path} counts {count} rows of {longest}")
         return count

@@ -4,6 +4,7 @@ Calls go down a pipe. Most are not answered, so that nobody waits for a disk; wh
 them is raised by a later call. Should the rank end without a word, the process closes the file.
 """
 
+import contextlib
 import os
 import pickle
 import select
@@ -12,22 +13,26 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
+
+from allreduce.errors import Stalled
 
 # Calls that are answered only if they fail.
 SILENT = ("steps", "evaluation", "event", "events", "updates", "case", "restart", "flush")
 LAST = ("close", "complete")
 BEGIN = "begin"
+PATIENCE = 10  # deadlines for what may copy the whole file: to begin, and to complete
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 ABANDONED = "its run ended without closing it"
 
 
 class RemoteWriter:
-    """The methods of writer.Writer, carried out elsewhere. OSError if that process is lost."""
+    """The methods of writer.Writer, carried out elsewhere. OSError if that process is lost, Stalled
+    if it neither takes nor answers anything for `deadline` seconds."""
 
-    def __init__(self, path: str | os.PathLike, **options: Any):
+    def __init__(self, path: str | os.PathLike, *, deadline: float | None = None, **options: Any):
         """Begin as Writer does, and raise what it raises."""
-        self.path = path
+        self.path, self._deadline = path, deadline
         # A session of its own: Ctrl-C is for the ranks, which then close the file.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mpisgd.store.remote"],
@@ -56,20 +61,39 @@ class RemoteWriter:
         assert calls is not None
         assert answers is not None
         if select.select([answers], [], [], 0)[0]:
-            self._answer()  # raises what went wrong meanwhile
+            self._answer(0)  # raises what went wrong meanwhile
+        patience = self._deadline
+        if patience is not None and name in (BEGIN, *LAST):
+            patience *= PATIENCE
         try:
-            pickle.dump((name, arguments, options), calls)
-            calls.flush()
+            self._send(pickle.dumps((name, arguments, options)), calls.fileno(), patience)
         except BrokenPipeError:
-            self._answer()
+            self._answer(patience)
         if name not in SILENT:
-            self._answer()
+            self._answer(patience)
         if name in LAST:
             self._end()
 
-    def _answer(self) -> None:
+    def _send(self, octets: bytes, pipe: int, patience: float | None) -> None:
+        os.set_blocking(pipe, False)
+        left = memoryview(octets)
+        while left:
+            if not select.select([], [pipe], [], patience)[1]:
+                self._stall(patience)
+            left = left[os.write(pipe, left) :]
+
+    def _stall(self, patience: float | None) -> NoReturn:
+        """It may be stopped, or its disk hangs: it is ended, and the file stays as it is."""
+        self._process.kill()
+        self._end(wait_s=1.0)
+        told = f"rank 0 waited {patience:g} s for the process that writes results"
+        raise Stalled(f"{told}, {self.path}")
+
+    def _answer(self, patience: float | None) -> None:
         """Wait for it; raise it, unless all is well."""
         assert self._process.stdout is not None
+        if patience != 0 and not select.select([self._process.stdout], [], [], patience)[0]:
+            self._stall(patience)
         try:
             failure = pickle.load(self._process.stdout)
         except EOFError:
@@ -79,7 +103,7 @@ class RemoteWriter:
             self._end()
             raise failure
 
-    def _end(self) -> None:
+    def _end(self, wait_s: float | None = None) -> None:
         self._ended = True
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
@@ -87,7 +111,8 @@ class RemoteWriter:
                 pipe.close()
             except BrokenPipeError:  # what was on its way is lost with its reader
                 continue
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # killed, but its disk holds it
+            self._process.wait(wait_s)
 
 
 def main() -> None:

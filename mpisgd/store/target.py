@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from mpisgd.errors import UsageError
+from mpisgd.store.lock import lock_path
 
 OPTION = "--output"
 
@@ -12,6 +13,24 @@ def partial_path(path: str | os.PathLike) -> Path:
     """The file that stands beside the target while a run goes on, or after it was killed."""
     path = Path(path)
     return path.with_name(path.name + ".partial")
+
+
+def names(path: str | os.PathLike) -> tuple[Path, ...]:
+    """All that a run writes for this target: besides it, for as long as the run goes on."""
+    path = Path(path)
+    return path, partial_path(path), begun_path(path), whole_path(path), lock_path(path)
+
+
+def begun_path(path: str | os.PathLike) -> Path:
+    """What is about to become the partial file."""
+    path = Path(path)
+    return path.with_name(f".{path.name}.begun")
+
+
+def whole_path(path: str | os.PathLike) -> Path:
+    """What is about to become the target."""
+    path = Path(path)
+    return path.with_name(f".{path.name}.whole")
 
 
 def check_target(

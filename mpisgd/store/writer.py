@@ -21,7 +21,7 @@ from mpisgd.errors import UsageError
 from mpisgd.store import layout
 from mpisgd.store.reader import Run, read
 from mpisgd.store.schema import KINDS, LANES, NAMES, SCHEMA_VERSION, fields
-from mpisgd.store.target import check_target, partial_path
+from mpisgd.store.target import begun_path, check_target, partial_path, whole_path
 
 RESERVE = 1 << 19  # bytes of disk taken ahead: HDF5 does not survive a write that fails
 
@@ -74,7 +74,7 @@ class Writer:
             "ranks": ranks,
             "created_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        begun = self.path.with_name(f".{self.path.name}.begun")
+        begun = begun_path(self.path)
         with self._guard():
             arrays = {
                 "config": layout.text(config),
@@ -190,7 +190,7 @@ class Writer:
         with self._guard():
             self._file.close()
             self._file = None
-            whole = self.path.with_name(f".{self.path.name}.whole")
+            whole = whole_path(self.path)
             try:
                 _compact(self.partial, whole, summary)
                 os.replace(whole, self.partial)  # complete under its partial name: still no loss

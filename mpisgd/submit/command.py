@@ -2,17 +2,24 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from mpisgd import launcher, tables
+from mpisgd.algorithms import ALGORITHMS
 from mpisgd.errors import UsageError
-from mpisgd.submit import estimate, local, queue, script
+from mpisgd.experiment import Experiment, flag
+from mpisgd.submit import datasets, estimate, local, queue, script
 from mpisgd.submit import folder as folders
 from mpisgd.submit import grid as grids
 from mpisgd.submit.folder import Found, State
+from mpisgd.submit.runs import GridRun
 
-COLUMNS = ("run", "algorithm", "allreduce", "ranks", "batch", "seed", "state", "job", "file")
+# Options that vary within the grid are columns too, behind these of them.
+OPTIONS = ("algorithm", "allreduce", "ranks", "batch", "seed")
+BEHIND = ("state", "job", "file")
 INTERRUPTED = 130
 
 
@@ -36,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if grid.settings is None and not (arguments.local or arguments.dry_run):
         raise UsageError(grid.path, None, "has no [slurm] table; add it, or pass --local")
     if arguments.dry_run:
+        datasets.note_missing(grid.runs)
         _print(grid, folders.look(grid.runs, folder), folder, arguments)
         return 0
     mpiexec = None
@@ -43,7 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
         mpiexec = launcher.find(arguments.mpiexec)
     if not (arguments.local or arguments.scripts):
         queue.check()
-    folders.look(grid.runs, folder)  # mistakes before the folder is made
+    before = folders.look(grid.runs, folder)  # mistakes before the folder is made
+    if arguments.local:
+        datasets.check([grid.runs[i] for i in _left(before)])
     try:
         with folders.alone(folder):
             found = folders.look(grid.runs, folder)
@@ -58,12 +68,17 @@ def run(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
+def _left(found: list[Found]) -> list[int]:
+    """The numbers of the runs that are neither finished nor in the queue."""
+    return [i for i, each in enumerate(found) if each.state in (State.NEW, State.PARTIAL)]
+
+
 def _submit(
     grid: grids.Grid, found: list[Found], folder: Path, arguments: argparse.Namespace
 ) -> int:
     """Write the scripts of all runs that are left, then put them into the queue."""
     assert grid.settings is not None
-    left = [i for i, each in enumerate(found) if each.state in (State.NEW, State.PARTIAL)]
+    left = _left(found)
     for i in left:
         text = script.text(grid.runs[i], grid.settings, folder, grid.path)
         (folder / f"{grid.runs[i].name}.sh").write_text(text, encoding="utf-8")
@@ -82,7 +97,7 @@ def _execute(
     grid: grids.Grid, found: list[Found], folder: Path, mpiexec: Any, arguments: argparse.Namespace
 ) -> int:
     """Run what is left, here. A run that fails is named, and the others go on."""
-    left = [i for i, each in enumerate(found) if each.state in (State.NEW, State.PARTIAL)]
+    left = _left(found)
     failed = 0
     shown = list(found)
     with local.progress_bar([grid.runs[i] for i in left]) as bar:
@@ -105,27 +120,49 @@ def _print(
 ) -> None:
     """The table of all runs: `file` is the result where there is one, else script or log."""
     rows = []
-    columns: tuple[Any, ...] = COLUMNS
+    settled = [_shown(run) for run in grid.runs]
+    columns: list[Any] = ["run", *OPTIONS, *_varied(grid.runs), *BEHIND]
     predicted: list[float] = []
-    if len({run.experiment.model for run in grid.runs}) > 1:
-        columns = (COLUMNS[0], "model", *COLUMNS[1:])
     if grid.cluster is not None:
         predicted = [estimate.seconds(run, grid.cluster) for run in grid.runs]
-        columns = (*columns[:-1], tables.Column("predicted_s", ".4g"), COLUMNS[-1])
+        columns.insert(-1, tables.Column("predicted_s", ".4g"))
         print(f"mpisgd submit: {estimate.summary(grid.runs, grid.cluster)}", file=sys.stderr)
+    elif arguments.dry_run:
+        reason = f"{grid.path} has no [predict] table (docs/submit.md)"
+        print(f"mpisgd submit: no estimate of the cost: {reason}", file=sys.stderr)
     for i, (run, each) in enumerate(zip(grid.runs, found, strict=True)):
         ending = "log" if arguments.local else "sh"
         if each.state == State.FINISHED:
             ending = "h5"
         rows.append(
             {
-                **{name: getattr(run.experiment, name) for name in COLUMNS[1:6]},
+                **settled[i],
                 "run": run.name,
-                "model": run.experiment.model,
                 "state": each.slurm_state or str(each.state),
                 "job": each.job,
                 "file": str(folder / f"{run.name}.{ending}"),
                 **({"predicted_s": predicted[i]} if predicted else {}),
             }
         )
-    print(tables.render(columns, rows, arguments.format), flush=True)
+    print(tables.render(tuple(columns), rows, arguments.format), flush=True)
+
+
+def _shown(run: GridRun) -> dict[str, Any]:
+    """The run's options by their flags, as cells of a table. Servers make no all-reduce."""
+    names = {option.name: flag(option) for option in fields(Experiment) if option.metadata}
+    cells = {names.get(name, name): value for name, value in run.settled().items()}
+    cells |= {"virtual": run.virtual, "delay": cells.get("delay", run.experiment.delay)}
+    if run.experiment.algorithm not in ALGORITHMS:
+        cells["allreduce"] = None
+    return {
+        name: ",".join(map(str, value)) if isinstance(value, tuple) else value
+        for name, value in cells.items()
+    }
+
+
+def _varied(runs: Sequence[GridRun]) -> list[str]:
+    """The options beside OPTIONS that the grid gives different values."""
+    options = [option for option in fields(Experiment) if option.metadata]
+    found = {flag(o): {getattr(run.experiment, o.name) for run in runs} for o in options}
+    found["virtual"] = {run.virtual for run in runs}
+    return [name for name, values in found.items() if len(values) > 1 and name not in OPTIONS]

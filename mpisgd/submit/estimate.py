@@ -6,31 +6,41 @@
     samples = 50000              # of an epoch, where runs are counted in epochs
     peak-share = 0.6             # PALEO's platform percent of peak [1.0]
 
-Seconds of training, without evaluation, start-up and waiting in the queue. Averaging algorithms
-take the times of `mpisgd predict`. Parameter servers, which that does not model, are taken to send
-and receive the shards of all workers one after the other, once a step, behind the gradient.
+Seconds of training, without evaluation, start-up, waiting in the queue and, on GPUs, the copies to
+and from the host. Averaging algorithms take the times of `mpisgd predict`. Parameter servers, which
+that does not model, are taken to send and receive the shards of all workers one after the other,
+once a step, behind the gradient; what servers add up is not counted. Runs on a virtual clock
+compute the steps of all workers one after the other on one `device`, and send nothing.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from mpisgd.algorithms import ALGORITHMS
 from mpisgd.errors import UsageError, nearest
+from mpisgd.experiment import Experiment
 from mpisgd.predict import costs, devices, epoch, nets, networks, paleo
 from mpisgd.predict.devices import Device
 from mpisgd.predict.nets import small
-from mpisgd.predict.nets.language import Layer, lower
+from mpisgd.predict.nets.language import Layer, Net, lower
 from mpisgd.predict.networks import Network
 from mpisgd.predict.quantities import number, whole
 from mpisgd.submit.runs import GridRun
 
 KEYS = ("device", "network", "samples", "peak-share")
-# Models without a row in the table of `mpisgd predict`.
-OTHERS = {"mnist-cnn": small.mnist_cnn, "torch:pixelcnn": small.pixelcnn}
+# Models without a row in the table of `mpisgd predict`, and those of them that `--hidden` is for.
+OTHERS: dict[str, Callable[..., Net]] = {
+    "mnist-cnn": small.mnist_cnn, "resnet8": small.resnet8, "resnet20": small.resnet20,
+    "torch:pixelcnn": small.pixelcnn,
+}  # fmt: skip
 DEFAULT_BUCKET = 256 * 1024.0
 HOUR_S = 3600
+# Shapes of samples, for networks that take any; of other data they are taken to fit the network.
+SHAPES = {
+    "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "digits": (1, 8, 8), "cifar10": (3, 32, 32),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ def check(place: str, cluster: Cluster, runs: Sequence[GridRun]) -> None:
     """UsageError where the cost of a run cannot be told."""
     for run in runs:
         experiment = run.experiment
-        if layers_of(experiment.model) is None:
+        if layers_of(experiment) is None:
             allowed = f"no description of the model {experiment.model}; leave [predict] out"
             raise UsageError(place, None, allowed)
         if experiment.steps is None and cluster.samples is None:
@@ -74,10 +84,13 @@ def check(place: str, cluster: Cluster, runs: Sequence[GridRun]) -> None:
             raise UsageError(place, None, "cannot tell the cost of --delay auto; leave it out")
 
 
-def layers_of(model: str) -> tuple[Layer, ...] | None:
-    """The layers of `model`; None if nothing describes it."""
+def layers_of(experiment: Experiment) -> tuple[Layer, ...] | None:
+    """The layers of its model; None if nothing describes it."""
+    model = experiment.model
     if model in OTHERS:
-        return lower(OTHERS[model]())
+        width = () if experiment.hidden is None else (experiment.hidden,)
+        net = OTHERS[model](*width)
+        return lower(replace(net, sample=SHAPES.get(experiment.data, net.sample)))
     name = model.removeprefix("torch:")
     return nets.layers(name) if name in nets.NETS and model != name else None
 
@@ -85,11 +98,13 @@ def layers_of(model: str) -> tuple[Layer, ...] | None:
 def seconds(run: GridRun, cluster: Cluster) -> float:
     """Predicted seconds of training."""
     e = run.experiment.resolved(run.experiment.ranks, cluster.samples or 1)
-    layers = layers_of(e.model)
+    layers = layers_of(e)
     assert layers is not None
     step = paleo.step_time(layers, cluster.device, e.batch, peak_share=cluster.peak_share)
+    if run.virtual:
+        return (e.steps or 0) * e.workers * step.step_s
     nbytes = epoch.gradient_bytes(step.parameters)
-    if e.algorithm not in ALGORITHMS:
+    if _has_servers(run):
         return (e.steps or 0) * _served_s(step.step_s, nbytes, e, cluster.network)
 
     def allreduce_s(size: float) -> float:
@@ -106,14 +121,20 @@ def seconds(run: GridRun, cluster: Cluster) -> float:
 
 
 def summary(runs: Sequence[GridRun], cluster: Cluster) -> str:
-    """One line: what all runs cost together."""
+    """One line: what all runs cost together, and what that leaves out."""
     times = [seconds(run, cluster) for run in runs]
-    ranks = sum(t * run.experiment.ranks for t, run in zip(times, runs, strict=True))
+    served = ", sums of servers" if any(_has_servers(run) for run in runs) else ""
+    ranks = sum(t * run.tasks for t, run in zip(times, runs, strict=True))
     return (
         f"predicted by a model, not measured: {len(times)} runs of {sum(times) / HOUR_S:.3g} h "
         f"together, {ranks / HOUR_S:.3g} {cluster.device.name} hours (network "
-        f"{cluster.network.name}); evaluation and waiting not included"
+        f"{cluster.network.name}) at {100 * cluster.peak_share:.3g} % of peak; evaluation, "
+        f"start-up, waiting, copies between host and device{served} not included"
     )
+
+
+def _has_servers(run: GridRun) -> bool:
+    return run.experiment.algorithm not in ALGORITHMS
 
 
 def _inner(allreduce: str) -> str:

@@ -16,7 +16,8 @@ from mpisgd.experiment import Experiment, flag
 # bounds what the death of a node can cost.
 AGAIN = ("--resume=auto", "--checkpoint-every=5min")
 ANEW = ("--overwrite",)  # what cannot be saved begins at the start
-DEPENDS_ON_DATA = ("steps", "evaluate_every")
+# Numbers of samples between which all data lie: what is the same with both does not hang on them.
+FEWEST, MOST = 1, 10**12
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,27 @@ class GridRun:
         """The first option in which a result's `config` is not this run's; None when it is."""
         if virtual != self.virtual:
             return f"virtual is {virtual}, not {self.virtual}"
-        expected = asdict(self.experiment.resolved(self.experiment.ranks, 1))
+        settled = self.settled()
         for option in fields(Experiment):
-            given = getattr(self.experiment, option.name)
-            if given is None and option.name in DEPENDS_ON_DATA:
+            if option.name not in settled:
                 continue
-            wanted = _plain(expected[option.name])
+            wanted = _plain(settled[option.name])
             found = _plain(config.get(option.name, option.default))
             if found != wanted:
                 return f"{option.name} is {found}, not {wanted}"
         return None
+
+    def settled(self) -> dict[str, Any]:
+        """The options with all defaults that are known before the run. Those that follow from the
+        data, or from what the run measures, are not in it."""
+        given = self.experiment
+        fewest, most = (asdict(given.resolved(given.ranks, samples)) for samples in (FEWEST, MOST))
+        known = {name: value for name, value in fewest.items() if value == most[name]}
+        if given.delay == "auto":  # the run puts numbers in their places
+            known.pop("delay")
+            if given.tau is None:
+                known.pop("tau")
+        return known
 
     def _digest(self) -> str:
         told = {

@@ -83,6 +83,7 @@ class CommunicatorSite:
         self.chunks, self.deadline = chunks, deadline
         self.pace = pace or stragglers.Pace(step_time, None)
         self.asked_to_stop = False
+        self.evaluating = False  # which may take long, and ends by itself
         self.final_average_s = 0.0  # how long the last average took that only evaluation needs
         self.saving_s = 0.0  # how long checkpoints have stopped the run
         self.thread = ProgressThread(thread_comm) if thread_comm is not None else None
@@ -217,6 +218,7 @@ class CommunicatorSite:
 
     def evaluate(self, worker: Worker) -> Steps:
         began, time_s = time.perf_counter(), self.now()
+        self.evaluating = True
         if self._average is None:
             self._average = worker.mean(worker.parameters)
         mean = worker.parameters
@@ -234,6 +236,7 @@ class CommunicatorSite:
         sums[TRAINING] = worker.loss_sum, worker.loss_samples
         self.recorder.evaluation(worker, self.sum(sums), time_s + self.final_average_s)
         self._paused += time.perf_counter() - began
+        self.evaluating = False
 
     def drain(self) -> None:
         """Let everything in flight arrive, whoever still wants it: peers wait for it."""

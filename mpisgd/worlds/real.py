@@ -3,13 +3,13 @@
 import argparse
 import os
 import platform
-import sys
 from contextlib import closing, nullcontext
 from typing import Any
 
 from allreduce.algorithms import build
 from allreduce.errors import Stalled
 from mpisgd import launch, tuning
+from mpisgd.buckets import exposed
 from mpisgd.checkpoint.keeper import Keeping, store_options
 from mpisgd.checkpoint.ranks import Gathering
 from mpisgd.data import Dataset
@@ -19,6 +19,7 @@ from mpisgd.evaluation import effective_share
 from mpisgd.experiment import Experiment
 from mpisgd.models.statistics import POOLED, described
 from mpisgd.recording import Recorder
+from mpisgd.remarks import tell_stopped
 from mpisgd.stragglers import pace
 from mpisgd.train import Place, algorithm_run, build_worker, progress_bar, report
 from mpisgd.worker import NotFinite, Worker
@@ -49,7 +50,7 @@ def train(
     except UsageError as mistake:  # another job may have taken the name since it was checked
         refused = mistake
     launch.agree(comm, refused, experiment.deadline_s)
-    bar = progress_bar(experiment) if rank == 0 else None
+    bar = progress_bar(experiment, keeping) if rank == 0 else None
     recorder = Recorder(
         comm, store, effective_share(experiment), deadline=experiment.deadline_s,
         on_step=None if bar is None else bar.update,
@@ -65,7 +66,8 @@ def train(
     def ask() -> None:
         site.asked_to_stop = True
 
-    with launch.Signals(comm, ask) as signals, closing(site), bar or nullcontext():
+    signals_of_run = launch.Signals(comm, ask, lambda: site.evaluating)
+    with signals_of_run as signals, closing(site), bar or nullcontext():
         if keeping is not None:
             keep(keeping, experiment, site, worker, recorder, store, signals)
         try:
@@ -81,14 +83,13 @@ def train(
         if store is not None and worker.stopping:
             store.close(reason=f"stopped by signal {number} after step {worker.step}")
         elif store is not None:
-            stated = described(worker.model, POOLED)
+            stated = described(worker.model, POOLED) | exposed(worker, experiment.bucket_bytes)
             spent = {"final_average_s": site.final_average_s, "saving_s": site.saving_s}
             store.complete({**spent, **last, **stated})
     if rank == 0:
         report(experiment, last, arguments)
         if worker.stopping:
-            kept = f"; results so far: {arguments.output}.partial" if arguments.output else ""
-            print(f"mpisgd: stopped by a signal after step {worker.step}{kept}", file=sys.stderr)
+            tell_stopped(worker.step, arguments.output)
     return 128 + number if worker.stopping else 0
 
 
@@ -161,9 +162,12 @@ def open_store(
         "recorded_by": "rank 0",
         "delay_from": None if times is None else times._asdict(),
     }
+    if keeping is not None:
+        keeping.before_rows_are_cut()
     store = RemoteWriter(
-        arguments.output, kind="train", config=experiment.config(), environment=made_with,
-        ranks=experiment.ranks, **store_options(keeping, arguments.overwrite),
+        arguments.output, deadline=experiment.deadline_s, kind="train",
+        config=experiment.config(), environment=made_with, ranks=experiment.ranks,
+        **store_options(keeping, arguments.overwrite),
     )  # fmt: skip
     if keeping is not None and keeping.resumed is not None:
         store.restart(**keeping.resumed.restart())

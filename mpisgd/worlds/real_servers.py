@@ -18,6 +18,7 @@ from mpisgd.errors import UsageError
 from mpisgd.evaluator import Evaluator
 from mpisgd.experiment import Experiment
 from mpisgd.recording import Recorder, Rows
+from mpisgd.remarks import tell_stopped
 from mpisgd.roles import Workshop
 from mpisgd.served import ServedWorker
 from mpisgd.server import Server
@@ -44,9 +45,6 @@ def train(
     keeping: Keeping | None = None,
 ) -> int:
     """Train on `comm`; the exit code. `experiment` is resolved and agreed on."""
-    if keeping is not None and (experiment.servers or 1) > 1:
-        allowed = "runs of several servers are saved with --virtual only; here, of one"
-        raise UsageError("--checkpoint with --servers", experiment.servers, allowed)
     rank, deadline = comm.Get_rank(), experiment.deadline_s
     hosts = launch.texts(comm, platform.node(), deadline)
     workshop = Workshop(experiment, dataset)
@@ -58,7 +56,7 @@ def train(
     except UsageError as mistake:  # another job may have taken the name since it was checked
         refused = mistake
     launch.agree(comm, refused, deadline)
-    bar = progress_bar(experiment) if rank == 0 else None
+    bar = progress_bar(experiment, keeping) if rank == 0 else None
     patience = 3 * deadline  # servers may first wait that long for a worker that is gone
     recorder = Recorder(comm, store, 1.0, deadline=patience)
     ledger = _ledger(comm, store, patience)
@@ -92,6 +90,8 @@ def train(
     if evaluator is not None:
         _complete(store, workshop, servers, evaluator, number)
         report(experiment, evaluator.last, arguments)
+        if number:
+            tell_stopped(servers[0].step, arguments.output)
     if lost:
         _leave_without(comm, lost)
     return 128 + number if stopped else 0

@@ -16,6 +16,7 @@ from allreduce.errors import AllreduceError, Stalled
 from allreduce.network import Network, network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
+from mpisgd.buckets import exposed
 from mpisgd.checkpoint.keeper import Keeping, store_options
 from mpisgd.checkpoint.resume import RUN
 from mpisgd.data import Dataset
@@ -26,6 +27,7 @@ from mpisgd.experiment import Experiment
 from mpisgd.launch import LEFT_EARLY, NOT_FINITE
 from mpisgd.models.statistics import POOLED, described
 from mpisgd.recording import packed, store_rows
+from mpisgd.remarks import tell_stopped
 from mpisgd.stragglers import pace
 from mpisgd.train import VIRTUAL_STEP_S, Place, algorithm_run, build_worker, progress_bar, report
 from mpisgd.tuning import Times, tuned
@@ -46,7 +48,7 @@ def train(
     if experiment.delay == "auto":
         experiment = _tuned(experiment, dataset)
     store = open_store(experiment, arguments, keeping)
-    bar = progress_bar(experiment)
+    bar = progress_bar(experiment, keeping)
     recorders = [
         VirtualRecorder(rank, store, effective_share(experiment), bar if rank == 0 else None)
         for rank in range(experiment.ranks)
@@ -82,10 +84,11 @@ def train(
     if workers[0].stopping:
         if store is not None:
             store.close(reason=f"stopped by signal {asked.number} after step {workers[0].step}")
-        print(f"mpisgd: stopped by a signal after step {workers[0].step}", file=sys.stderr)
+        tell_stopped(workers[0].step, arguments.output)
         return 128 + asked.number
     if store is not None:
-        store.complete({**last, **described(workers[0].model, POOLED)})
+        own = exposed(workers[0], experiment.bucket_bytes)
+        store.complete({**last, **described(workers[0].model, POOLED), **own})
     report(experiment, last, arguments)
     return 0
 
@@ -239,6 +242,8 @@ def open_store(
     from mpisgd.store.writer import Writer
 
     made_with = environment() | {"hosts": [environment()["host"]], "mpi_library": "none: virtual"}
+    if keeping is not None:
+        keeping.before_rows_are_cut()
     store = Writer(
         arguments.output, kind="train", config=experiment.config(), environment=made_with,
         ranks=experiment.ranks, virtual=True, **store_options(keeping, arguments.overwrite),

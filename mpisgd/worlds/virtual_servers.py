@@ -12,7 +12,7 @@ from mpisgd.data import Dataset
 from mpisgd.evaluator import Evaluator
 from mpisgd.experiment import Experiment
 from mpisgd.launch import LEFT_EARLY, NOT_FINITE
-from mpisgd.models.statistics import ESTIMATED, described
+from mpisgd.models.statistics import described, estimate_of
 from mpisgd.roles import Workshop
 from mpisgd.served import not_finite
 from mpisgd.server import Server
@@ -34,7 +34,7 @@ def train(
 ) -> int:
     """Train on `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
     workshop = Workshop(experiment, dataset)
-    store, bar = open_store(experiment, arguments, keeping), progress_bar(experiment)
+    store, bar = open_store(experiment, arguments, keeping), progress_bar(experiment, keeping)
     recorders = {rank: VirtualRecorder(rank, store, 1.0, None) for rank in workshop.roles.workers}
     ledger = Ledger(store, bar)
     evaluator = workshop.evaluator(store)
@@ -160,7 +160,7 @@ def summary(servers: list[Server], evaluator: Evaluator) -> dict[str, Any]:
 
     return {
         "parameters_sha256": digest(evaluator.parameters.flat),
-        **described(evaluator.model, ESTIMATED),
+        **described(evaluator.model, estimate_of(evaluator.dataset)),
         "lost_workers": sorted(set().union(*(server.lost for server in servers))),
     }
 

@@ -2,6 +2,7 @@
 
 import random
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -107,13 +108,39 @@ def test_each_rank_can_keep_its_own_file(mpi: Ranks, tmp_path: Path):
     there = sorted(path.name for path in tmp_path.glob("parts.h5.checkpoint.step*"))
     assert there == [f"parts.h5.checkpoint.step{step}.rank{r}" for step in (12, 8) for r in (1, 2)]
     (tmp_path / there[1]).write_bytes(b"damaged")
-    refused = mpi(3, PROGRAM, 0, 0, 0, *words, "--resume", "auto", check=False)
+    explicit = ["--resume", f"{parts}.checkpoint"]
+    refused = mpi(3, PROGRAM, 0, 0, 0, *words, *explicit, check=False)
     assert refused.returncode == 2
     assert f"{there[1]}: is no checkpoint" in refused.stderr
-    (tmp_path / there[1]).unlink()
     done = mpi(3, PROGRAM, 0, 0, 0, *words, "--resume", "auto")
     assert "after step 8" in done.stderr
-    assert f"its part {there[1]} is missing" in done.stderr
+    assert f"{there[1]}: is no checkpoint" in done.stderr
     with read(whole) as one, read(parts) as other:
         assert np.array_equal(one.steps["loss"], other.steps["loss"])
         assert np.array_equal(one.evaluation["loss"], other.evaluation["loss"])
+
+
+def test_several_servers_are_refused_before_anything_begins(mpi: Ranks, tmp_path: Path):
+    """With the option that was typed."""
+    words = [*COMMON[:-2], "--algorithm", "async", "--servers", "2", "--output", tmp_path / "a.h5"]
+    refused = mpi(3, PROGRAM, 0, 0, 0, *words, "--resume", "auto", check=False)
+    assert refused.returncode == 2
+    assert "--resume with --servers 2: " in refused.stderr
+    assert "begins at the start" not in refused.stderr
+
+
+def test_a_part_that_finds_no_room_is_named_and_leaves_nothing(mpi: Ranks, tmp_path: Path):
+    words = [*COMMON, "--checkpoint", tmp_path / "a.ck", "--checkpoint-per-rank"]
+    full = mpi(2, "full_disk.py", *words, check=False)
+    assert full.returncode == 1
+    assert "a.ck.step4.rank1: cannot be written: No space left on device" in full.stderr
+    assert not list(tmp_path.glob("*.step*"))
+
+
+def test_a_writer_that_is_stopped_is_named_within_the_deadline(mpi: Ranks, tmp_path: Path):
+    words = [*COMMON, "--deadline", "2s", "--output", tmp_path / "a.h5"]
+    began = time.monotonic()
+    stalled = mpi(2, "stopped_writer.py", *words, check=False)
+    assert stalled.returncode == 1
+    assert "rank 0 waited 2 s for the process that writes results" in stalled.stderr
+    assert time.monotonic() - began < 15

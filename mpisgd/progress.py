@@ -1,0 +1,64 @@
+"""How far a run is: a bar on a terminal, a line now and then where there is none."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+EVERY_S = 10.0  # between two lines
+LONG_S = 30.0  # a run that takes less says nothing
+
+
+class Lines:
+    """`step 120 of 1000, about 35 s left`, at most every EVERY_S seconds; like a bar to its users.
+
+    `each`: calls of `update` that make a step; `done`: steps before this process began.
+    """
+
+    def __init__(
+        self, steps: int, each: int = 1, done: int = 0, now: Callable[[], float] = time.monotonic
+    ):
+        self.steps, self.each, self.done, self._now = steps, each, done, now
+        self._count = 0
+        self._began = self._told = now()
+
+    def __enter__(self) -> "Lines":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def update(self) -> None:
+        """One more."""
+        self._count += 1
+        now = self._now()
+        if now - self._told < EVERY_S:
+            return
+        self._told, spent = now, now - self._began
+        step = self.done + self._count // self.each
+        left = spent * max(0, self.steps - self.done - self._count / self.each)
+        left /= self._count / self.each
+        if spent + left > LONG_S:
+            print(f"mpisgd: step {step} of {self.steps}, about {left:.0f} s left", file=sys.stderr)
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def shown(title: str, steps: int, each: int = 1, done: int = 0) -> Any:
+    """A bar on a terminal, Lines elsewhere. `each`, `done`: as of Lines."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return Lines(steps, each, done)
+    from tqdm import tqdm
+
+    unit = "step" if each == 1 else "gradient"
+    total, initial = steps * each, done * each
+    return tqdm(total=total, initial=initial, unit=unit, desc=title, leave=False)

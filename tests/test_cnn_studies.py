@@ -1,0 +1,132 @@
+"""The two studies of convolutional networks: their cells, their tables, what a run keeps."""
+
+import importlib
+import math
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+STUDIES, RESULTS = ROOT / "studies", ROOT / "results"
+SHARED = Path(os.environ.get("MPISGD_DATA", ROOT.parent / "shared" / "data"))
+
+
+@pytest.fixture(autouse=True)
+def studies_on_the_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(STUDIES))
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(STUDIES)):
+            del sys.modules[name]
+
+
+def line(loss, **more):
+    return {"loss": [9.0, loss], "test_error": loss / 10, **more}
+
+
+def test_the_best_rate_is_chosen_by_validation_loss_once_all_are_there(tmp_path):
+    from compared import best_rate
+    from ledger import Ledger
+
+    cells = [{"name": "x", "rate": rate, "seed": 1} for rate in (0.1, 0.2, 0.3)]
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    for cell, loss in zip(cells[:2], (2.0, 1.0), strict=True):
+        ledger.add(cell, line(loss))
+    assert best_rate(ledger, cells) is None
+    ledger.add(cells[2], line(0.1, failure="not finite"))
+    assert best_rate(ledger, cells) == 0.2
+
+
+def test_a_difference_is_taken_seed_by_seed():
+    from compared import difference
+
+    same = difference([line(2.0), line(4.0)], [line(1.9), line(4.1)], "test_error", 100, 1)
+    assert same["difference"] == "0.0 ± 1.4"
+    assert same["beyond two standard errors"] == "no"
+    other = difference([line(2.0), line(4.0)], [line(1.0), line(3.1)], "test_error", 100, 1)
+    assert other["difference"] == "9.5 ± 0.7"
+    assert other["beyond two standard errors"] == "yes"
+
+
+def test_all_algorithms_compute_equally_many_samples():
+    import mnist_cnn_runs as mnist
+    import table_one_runs as table
+
+    assert mnist.STEPS * mnist.WORKERS * mnist.BATCH == mnist.EPOCHS * mnist.SAMPLES
+    assert mnist.SAMPLES % (mnist.BATCH * mnist.WORKERS) == 0  # no ragged step
+    assert mnist.STEPS % mnist.EVALUATIONS == 0
+    assert table.SAMPLES % (table.BATCH * table.RANKS) == 0
+    assert len(mnist.common()) == len(mnist.SEEDS) * len(mnist.ALGORITHMS) == 18
+    assert len(table.sweep()) == len(table.RATES) * len(table.ALGORITHMS) == 9
+
+
+def test_the_table_ones_step_has_the_ratio_its_page_states():
+    from table_one_runs import FIXED, NETWORK, RANKS, STEP_S, sweep, values
+
+    from allreduce.algorithms import build
+    from allreduce.network import network
+    from allreduce.simulate import simulate
+    from mpisgd.experiment import Experiment
+
+    for cell in sweep():
+        Experiment.read(values(cell))
+    assert FIXED["hidden"] == (8,)
+    cluster = network(NETWORK).with_(progress="perfect")
+    nbytes = 4 * (19_218 + 2)
+    ends = simulate(build("butterfly", RANKS, cluster.nodes(RANKS)), nbytes, cluster, itemsize=4)
+    assert ends.max() / STEP_S == pytest.approx(0.65, abs=0.01)
+
+
+@pytest.mark.skipif(
+    not (SHARED / "mnist").is_dir(), reason="no MNIST files: set MPISGD_DATA to their parent"
+)
+def test_a_cell_of_the_mnist_cnn_keeps_validation_and_test_apart(monkeypatch):
+    import mnist_cnn_runs
+
+    validation, final = (
+        replace(part, test_inputs=part.test_inputs[:64], test_targets=part.test_targets[:64])
+        for part in mnist_cnn_runs.load(str(SHARED / "mnist"))
+    )
+    assert validation.samples == final.samples == mnist_cnn_runs.SAMPLES
+    assert not {image.tobytes() for image in validation.test_inputs} & {
+        image.tobytes() for image in final.test_inputs
+    }
+    monkeypatch.setattr(mnist_cnn_runs, "STEPS", 10)
+    monkeypatch.setattr(mnist_cnn_runs, "WORKERS", 2)
+    for name in ("serial", "DaSGD", "async"):
+        varied, ranks = mnist_cnn_runs.ALGORITHMS[name]
+        shrunk = varied, min(ranks, 2) + (ranks > 8)
+        monkeypatch.setitem(mnist_cnn_runs.ALGORITHMS, name, shrunk)
+        cell = {"name": name, "rate": 0.03, "seed": 1}
+        result = mnist_cnn_runs.run_cell(cell, (validation, final))
+        assert result["samples_computed"][-1] == 10 * 2 * 32
+        assert len(result["loss"]) == mnist_cnn_runs.EVALUATIONS
+        assert all(math.isfinite(value) for value in result["train_loss"])
+        assert result["test_loss"] != result["loss"][-1]
+
+
+@pytest.mark.skipif(
+    not (SHARED / "cifar10").is_dir(), reason="no CIFAR-10 files: set MPISGD_DATA to their parent"
+)
+def test_the_table_ones_images_are_split_once():
+    import table_one_runs
+
+    validation, final = table_one_runs.load(str(SHARED / "cifar10"))
+    sets = [final.train_inputs, validation.test_inputs, final.test_inputs]
+    assert [len(part) for part in sets] == [7_680, 1_000, 1_310]
+    images = [{image.tobytes() for image in part} for part in sets]
+    assert not images[1] & images[2]
+    assert len(images[0] & (images[1] | images[2])) == 0
+
+
+@pytest.mark.parametrize("study", ["mnist-cnn", "table-one"])
+def test_the_committed_pages_show_what_their_ledgers_hold(study):
+    from ledger import Ledger
+
+    folder = RESULTS / f"study-{study}"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    tables = importlib.import_module(f"{study.replace('-', '_')}_tables")
+    assert tables.page(text, Ledger(folder / "runs.jsonl")) == text

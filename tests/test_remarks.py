@@ -1,0 +1,100 @@
+"""What a run says beside its results: what it takes for granted, and how far it is."""
+
+import pytest
+
+from mpisgd import cli, progress
+from mpisgd.cli import main
+
+RATE = "at the default --lr 0.1 with --momentum 0.9"
+TRAIN = ["train", "--virtual", "3", "--data-samples", "60", "--hidden", "4", "--steps", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _variables(monkeypatch):
+    for variable in cli.BLAS_VARIABLES:  # main sets them: put them back
+        monkeypatch.setenv(variable, "1")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--algorithm async", True),
+        ("--algorithm softsync --group 1", True),
+        ("--algorithm softsync", False),
+        ("--algorithm async --lr 0.1", False),
+        ("--algorithm async --momentum 0", False),
+        ("--algorithm async --virtual 2", False),
+        ("--algorithm backup", False),
+        ("--algorithm minibatch", False),
+    ],
+)
+def test_single_gradients_at_the_default_rate_are_warned_of(capsys, words, told):
+    assert main([*TRAIN, *words.split()]) == 0
+    assert (RATE in capsys.readouterr().err) == told
+
+
+@pytest.mark.parametrize(("line", "told"), [("lr = 0.1", False), ("rate = 0.1", False), ("", True)])
+def test_a_rate_in_a_file_is_given_too(tmp_path, capsys, line, told):
+    file = tmp_path / "a.toml"
+    file.write_text(f"algorithm = 'async'\n{line}\n")
+    assert main([*TRAIN, "--config", str(file)]) == 0
+    assert (RATE in capsys.readouterr().err) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", "messages take no virtual time; without --step-time a step takes 1 ms"),
+        ("--network ideal --step-time 1ms", ""),
+        ("--network ideal", "note: without --step-time"),
+        ("--step-time 1ms --algorithm async --lr 0.1", "note: without --network"),
+    ],
+)
+def test_what_virtual_time_leaves_out_is_said_once(capsys, words, told):
+    assert main([*TRAIN, *words.split()]) == 0
+    err = capsys.readouterr().err
+    assert told in err
+    assert err.count("note: without") == bool(told)
+
+
+def test_the_summary_of_servers_has_what_servers_have(capsys):
+    assert main([*TRAIN, "--algorithm", "backup", "--format", "csv"]) == 0
+    heads = capsys.readouterr().out.split("\n")[0].split(",")
+    assert {"workers", "servers", "used_share"} <= set(heads)
+    assert not {"tau", "delay"} & set(heads)
+    assert main([*TRAIN, "--format", "csv"]) == 0
+    heads = capsys.readouterr().out.split("\n")[0].split(",")
+    assert {"tau", "delay"} <= set(heads)
+    assert "workers" not in heads
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self):
+        self.s = 0.0
+
+    def __call__(self):
+        return self.s
+
+
+@pytest.mark.parametrize(("each", "done"), [(1, 0), (4, 0), (1, 50)])
+def test_a_long_run_tells_its_steps_where_there_is_no_terminal(capsys, each, done):
+    clock = Clock()
+    with progress.Lines(100 + done, each, done, clock) as lines:
+        for _ in range(100 * each):
+            clock.s += 1 / each
+            lines.update()
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 10
+    assert told[0] == f"mpisgd: step {done + 10} of {done + 100}, about 90 s left"
+    assert told[-1].endswith("about 0 s left")
+
+
+def test_a_short_run_tells_nothing(capsys):
+    clock = Clock()
+    lines = progress.Lines(29, now=clock)
+    for _ in range(29):
+        clock.s += 1
+        lines.update()
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,63 @@
+"""What a report says under its tables of runs that were resumed, or took something for granted."""
+
+import pytest
+
+from mpisgd.cli import main
+from mpisgd.report.accounting import row
+from mpisgd.report.collect import Named
+from mpisgd.report.notes import notes
+from mpisgd.store.reader import read
+from mpisgd.store.writer import Writer
+
+
+def written(path, config=None, restarts=(), summary=None, virtual=False):
+    """A run of two ranks, complete."""
+    config = {"algorithm": "minibatch"} | (config or {})
+    with Writer(
+        path, kind="train", config=config, environment={}, ranks=2, virtual=virtual
+    ) as store:
+        for restart in restarts:
+            store.restart(**restart)
+        store.complete(summary or {})
+
+
+def opened(*paths):
+    return [Named(str(path), read(path)) for path in paths]
+
+
+def test_a_run_that_was_resumed_says_where_in_every_form(tmp_path, capsys):
+    written(tmp_path / "a.h5")
+    restarts = [
+        {"step": 40, "written_utc": "2026-01-02T03:04:05.678+00:00"},
+        {"step": 60, "written_utc": "2026-01-02T04:04:05.678+00:00"},
+    ]
+    written(tmp_path / "b.h5", restarts=restarts)
+    rows = [row(named.run, named.name) for named in opened(tmp_path / "a.h5", tmp_path / "b.h5")]
+    assert [one["restarts"] for one in rows] == [0, 2]
+    for words in ([], ["--format", "json"]):
+        assert main(["report", str(tmp_path), *words]) == 0
+        out = capsys.readouterr().out
+        assert "restarts" in out
+        assert "resumed at step 40 (checkpoint of 2026-01-02T03:04:05 UTC), at step 60" in out
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({}, ["without --network", "without --step-time"]),
+        ({"network": "ethernet-10g"}, ["without --step-time"]),
+        ({"network": "ideal", "step_time_s": 0.02}, []),
+    ],
+)
+def test_what_virtual_time_took_for_granted_is_told(tmp_path, config, told):
+    written(tmp_path / "a.h5", config=config, virtual=True)
+    lines = notes(opened(tmp_path / "a.h5"))
+    assert [line.partition("virtual ")[2].partition(",")[0] for line in lines] == told
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.94, 1), (0.3, 0), (None, 0)])
+def test_an_overlap_with_nothing_to_hide_behind_is_told(tmp_path, share, count):
+    summary = {} if share is None else {"last_bucket_share": share}
+    written(tmp_path / "a.h5", {"algorithm": "minibatch-overlap"}, summary=summary)
+    found = [line for line in notes(opened(tmp_path / "a.h5")) if "holds 94% of" in line]
+    assert len(found) == count
