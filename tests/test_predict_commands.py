@@ -207,7 +207,7 @@ def test_missing_matplotlib(monkeypatch, tmp_path):
     from mpisgd.predict import figures
 
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"mpisgd\[plot\]"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[plot\]'"):
         figures.check(str(tmp_path / "x.png"), "epochs")
 
 

@@ -152,7 +152,7 @@ def test_figures_come_in_three_forms(tmp_path):
 
 def test_a_missing_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtra, match=r"matplotlib.*mpisgd\[plot\]"):
+    with pytest.raises(MissingExtra, match=r"matplotlib.*pip install -e '\.\[plot\]'"):
         draw(report([run_of(tmp_path / "a.h5")]))
 
 
