@@ -122,15 +122,18 @@ def _check_place(
     saving: Saving, experiment: Experiment, mine: Mapping[str, Any], taken: Checkpoint | None
 ) -> None:
     """UsageError for a file in the way that no run like this one has written."""
+    ours: list[str] = []  # what parts of our own begin with, damaged or not
     for there in place.candidates(saving.place):
         meta = peek(there)
+        if meta is not None and "parts" in meta:
+            ours.append(f"{saving.place.name}.step{meta['step']}.")
         if meta is not None and (taken is None or there != taken.path):
             differs = identity.difference(identity.adopted(experiment, meta), mine, meta)
             if differs is not None:
                 allowed = f"{there.name} is there, of another run: {differs}; {identity.OTHERWISE}"
                 raise UsageError(saving.option, str(saving.place), allowed)
     for there in (*place.candidates(saving.place), *place.parts(saving.place)):
-        if there.exists() and not claims(there):
+        if there.exists() and not claims(there) and not there.name.startswith(tuple(ours)):
             allowed = "is there and is no checkpoint, and is left as it is; choose another name"
             raise UsageError(saving.option, str(there), allowed)
 
