@@ -41,7 +41,9 @@ COMMON = (
     f"train --data digits --data-samples 96 --hidden 16 --batch 8 --steps {STEPS} "
     f"--checkpoint-every {EVERY} --evaluate-every 20 --deadline 10"
 )
-MPI_STEP = "--step-time 20ms"  # so that a run lasts long enough to be hit
+# So that a run lasts long enough to be hit.
+MPI_STEP = "--step-time 20ms"
+VIRTUAL = f"--virtual {RANKS} --steps {10 * STEPS} --checkpoint-every {5 * EVERY}"
 AVERAGING = {
     "minibatch": "--algorithm minibatch --ema 0.9",
     "minibatch-overlap": "--algorithm minibatch-overlap --bucket 1K",
@@ -76,7 +78,9 @@ class Trial(NamedTuple):
 
 def main() -> int:
     options = _options()
-    worlds = {"virtual": None, "mpi": launcher.find()}
+    worlds: dict[str, Launcher | None] = {"virtual": None}
+    if not options.virtual_only:
+        worlds["mpi"] = launcher.find()
     worlds |= {f"mpi {i}": launcher.find(path) for i, path in enumerate(options.mpiexec, 1)}
     names = {w: w if found is None else found.kind for w, found in worlds.items()}
     draws = random.Random(options.seed)
@@ -104,6 +108,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--patience", type=float, default=40.0, help="seconds from kill to end")
     parser.add_argument("--mpiexec", action="append", default=[], help="of another MPI as well")
+    parser.add_argument("--virtual-only", action="store_true", help="no MPI")
     parser.add_argument("--output")
     return parser.parse_args()
 
@@ -169,13 +174,13 @@ class Bench:
 
     def _words(self, trial: Trial) -> list[str]:
         kind = (AVERAGING | SERVED)[trial.algorithm]
-        world = f"--virtual {RANKS}" if trial.world == "virtual" else MPI_STEP
+        world = VIRTUAL if trial.world == "virtual" else MPI_STEP
         return own(["mpisgd", *COMMON.split(), *kind.split(), *world.split()])
 
     def _start(self, world: str, words: list[str]) -> Job:
         found = self.worlds[world]
         if found is None:  # a job of one process
-            return self.worlds["mpi"].start(1, words)  # type: ignore[union-attr]
+            return Job(words, os.environ)
         python = str(Path(found.path).parent / "python")
         return found.start(RANKS, [python if os.path.exists(python) else words[0], *words[1:]])
 
@@ -204,7 +209,7 @@ class Bench:
 
 def _kill(job: Job, victim: str, draws: random.Random) -> bool:
     """SIGKILL to one process of the job; whether there was one."""
-    if victim == "mpiexec":
+    if victim in ("mpiexec", "virtual"):
         os.kill(job.process.pid, signal.SIGKILL)
         return True
     processes = dict(_processes(job))
@@ -220,7 +225,7 @@ def _kill(job: Job, victim: str, draws: random.Random) -> bool:
 def _is(kind: str, victim: str) -> bool:
     if victim == "writer":
         return kind == "writer"
-    return kind != "writer" and (victim in ("rank", "virtual") or kind == victim)
+    return kind != "writer" and victim in ("rank", kind)
 
 
 def _processes(job: Job) -> Iterator[tuple[int, str]]:
