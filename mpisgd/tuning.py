@@ -1,6 +1,5 @@
 """`--delay auto`: the smallest delay that hides an all-reduce, measured or priced, then fixed."""
 
-import statistics
 import time
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -58,7 +57,7 @@ def measure(comm: Any, schedule: Schedule, experiment: Experiment, worker: Any) 
         exchange.start()
         exchange.wait()
     slowest = samples.max(axis=2).tolist()
-    return Times(statistics.median(slowest[0]), statistics.median(slowest[1]))
+    return Times(*np.median(slowest, axis=1).tolist())
 
 
 def _ignore(share: float) -> None:

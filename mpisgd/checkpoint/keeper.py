@@ -59,13 +59,12 @@ class Keeping(NamedTuple):
         if self.resumed is not None:
             place.remove_newer(self.saving.place, self.resumed.meta)
 
+    def store_options(self, overwrite: bool) -> dict[str, Any]:
+        """How a store.Writer begins or goes on. A leftover of the same run is begun anew."""
+        if self.saving.resume is None:
+            return {"overwrite": overwrite}
+        return {"overwrite": True} if self.resumed is None else self.resumed.store_options()
+
     def rests(self, since_s: float) -> Rests:
         """One rank's; `since_s`: the run's time, at its beginning or where it goes on."""
         return Rests(self.saving, since_s)
-
-
-def store_options(keeping: Keeping | None, overwrite: bool) -> dict[str, Any]:
-    """How a store.Writer begins or goes on. A leftover of the same run is begun anew."""
-    if keeping is None or keeping.saving.resume is None:
-        return {"overwrite": overwrite}
-    return {"overwrite": True} if keeping.resumed is None else keeping.resumed.store_options()

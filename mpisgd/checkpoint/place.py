@@ -5,11 +5,13 @@ import re
 from collections.abc import Iterator, Mapping
 from glob import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mpisgd.checkpoint.file import Checkpoint, DamagedCheckpoint, peek
 from mpisgd.errors import UsageError
 from mpisgd.store.lock import lock_path
+
+if TYPE_CHECKING:  # a run that saves nothing needs no reader of files
+    from mpisgd.checkpoint.file import Checkpoint
 
 ENDING = ".checkpoint"  # after the name of the result file
 
@@ -17,7 +19,7 @@ ENDING = ".checkpoint"  # after the name of the result file
 class Found(NamedTuple):
     """The newest valid checkpoint, or None; and why none of the newer candidates was taken."""
 
-    checkpoint: Checkpoint | None
+    checkpoint: "Checkpoint | None"
     notes: list[str]
 
 
@@ -81,6 +83,8 @@ def newest(path: Path, without: Mapping[str, str] | None = None) -> Found:
     FILE.writing counts if it is whole: its run was killed before it could be moved in.
     `without`: digests of those that a rank cannot go on from, and why.
     """
+    from mpisgd.checkpoint.file import Checkpoint, DamagedCheckpoint
+
     notes: list[str] = []
     valid: list[Checkpoint] = []
     for candidate in candidates(path):
@@ -101,8 +105,10 @@ def newest(path: Path, without: Mapping[str, str] | None = None) -> Found:
     return Found(best, notes)
 
 
-def _with_parts(path: Path, checkpoint: Checkpoint) -> Checkpoint:
+def _with_parts(path: Path, checkpoint: "Checkpoint") -> "Checkpoint":
     """DamagedCheckpoint if a rank's part is missing; each rank verifies its own."""
+    from mpisgd.checkpoint.file import DamagedCheckpoint
+
     for rank in checkpoint.meta.get("parts", {}):
         there = part(path, checkpoint.meta["step"], int(rank))
         if not there.exists():
@@ -134,6 +140,8 @@ def is_part(path: Path, other: Path) -> bool:
 
 def last_number(path: Path) -> int:
     """The highest number that any file there says it has; 0 if none does."""
+    from mpisgd.checkpoint.file import peek
+
     told = (peek(candidate) for candidate in candidates(path))
     return max((meta["number"] for meta in told if meta is not None), default=0)
 
@@ -146,6 +154,8 @@ def present(path: Path) -> Path | None:
 
 def newer(path: Path, meta: Mapping[str, Any]) -> list[Path]:
     """Those of the same run that were made after the one that says `meta`."""
+    from mpisgd.checkpoint.file import peek
+
     at = (meta["step"], meta["number"])
     told = ((candidate, peek(candidate)) for candidate in candidates(path))
     return [candidate for candidate, its in told if its and (its["step"], its["number"]) > at]

@@ -4,14 +4,12 @@ import argparse
 import os
 import platform
 from contextlib import closing, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allreduce.algorithms import build
 from allreduce.errors import Stalled
 from mpisgd import launch, tuning
 from mpisgd.buckets import exposed
-from mpisgd.checkpoint.keeper import Keeping, store_options
-from mpisgd.checkpoint.ranks import Gathering
 from mpisgd.data import Dataset
 from mpisgd.environment import environment
 from mpisgd.errors import UsageError
@@ -25,13 +23,16 @@ from mpisgd.train import Place, algorithm_run, build_worker, progress_bar, repor
 from mpisgd.worker import NotFinite, Worker
 from mpisgd.worlds.communicator import CommunicatorSite
 
+if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times ranks
+    from mpisgd.checkpoint.keeper import Keeping
+
 
 def train(
     comm: Any,
     experiment: Experiment,
     dataset: Dataset,
     arguments: argparse.Namespace,
-    keeping: Keeping | None = None,
+    keeping: "Keeping | None" = None,
 ) -> int:
     """Train on `comm`; the exit code. `experiment` is resolved and agreed on."""
     rank = comm.Get_rank()
@@ -94,7 +95,7 @@ def train(
 
 
 def keep(
-    keeping: Keeping,
+    keeping: "Keeping",
     experiment: Experiment,
     site: CommunicatorSite,
     worker: Worker,
@@ -103,6 +104,8 @@ def keep(
     signals: launch.Signals,
 ) -> None:
     """Let the run be saved, and go on from where it was. Nothing has begun."""
+    from mpisgd.checkpoint.ranks import Gathering
+
     keeper, resumed, since_s = None, keeping.resumed, 0.0
     identity = {**keeping.identity, "config": experiment.config()}
     if site.rank == 0:
@@ -148,7 +151,7 @@ def open_store(
     hosts: list[str],
     times: tuning.Times | None,
     arguments: argparse.Namespace,
-    keeping: Keeping | None = None,
+    keeping: "Keeping | None" = None,
 ) -> Any:
     if arguments.output is None:
         return None
@@ -162,12 +165,14 @@ def open_store(
         "recorded_by": "rank 0",
         "delay_from": None if times is None else times._asdict(),
     }
+    options: dict[str, Any] = {"overwrite": arguments.overwrite}
     if keeping is not None:
+        options = keeping.store_options(arguments.overwrite)
         keeping.before_rows_are_cut()
     store = RemoteWriter(
         arguments.output, deadline=experiment.deadline_s, kind="train",
         config=experiment.config(), environment=made_with, ranks=experiment.ranks,
-        **store_options(keeping, arguments.overwrite),
+        **options,
     )  # fmt: skip
     if keeping is not None and keeping.resumed is not None:
         store.restart(**keeping.resumed.restart())

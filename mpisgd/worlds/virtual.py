@@ -17,7 +17,7 @@ from allreduce.network import Network, network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
 from mpisgd.buckets import exposed
-from mpisgd.checkpoint.keeper import Keeping, store_options
+from mpisgd.checkpoint.keeper import Keeping
 from mpisgd.checkpoint.resume import RUN
 from mpisgd.data import Dataset
 from mpisgd.environment import environment
@@ -242,11 +242,13 @@ def open_store(
     from mpisgd.store.writer import Writer
 
     made_with = environment() | {"hosts": [environment()["host"]], "mpi_library": "none: virtual"}
+    options: dict[str, Any] = {"overwrite": arguments.overwrite}
     if keeping is not None:
+        options = keeping.store_options(arguments.overwrite)
         keeping.before_rows_are_cut()
     store = Writer(
         arguments.output, kind="train", config=experiment.config(), environment=made_with,
-        ranks=experiment.ranks, virtual=True, **store_options(keeping, arguments.overwrite),
+        ranks=experiment.ranks, virtual=True, **options,
     )  # fmt: skip
     if keeping is not None and keeping.resumed is not None:
         store.restart(**keeping.resumed.restart())

@@ -101,5 +101,7 @@ def test_ctrl_c_stops_servers_together(mpi: Ranks, words, tmp_path):
     with start(mpi, 4, "nothing", "worker", words, path) as job:
         left = ended(job, (signal.SIGINT, True))
     said = rf"stopped by a signal after step \d+; results so far: .*{path.name}\.partial"
+    if mpi.name != "mpich":  # Open MPI's mpiexec drops what ranks print after its own Ctrl-C
+        said = ""
     check(left, path, said, r"stopped by signal (2|15) after step \d+")
     assert left.seconds < 4  # not by the abort after the time of grace
