@@ -228,7 +228,8 @@ def test_commands_run_where_they_are_told(tmp_path):
 def test_a_dead_owner_leaves_nothing(number):
     mark = f"mark{os.getpid()}.{number}"
     code = (
-        "import subprocess, sys, time; from mpisgd.lab import Lab\n"
+        "import signal, subprocess, sys, time; from mpisgd.lab import Lab\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # whoever ignores it above
         "with Lab(2, '200mbit') as lab:\n"
         "    loop = 'trap \"\" TERM INT; while :; do sleep 1; done'\n"
         "    subprocess.Popen([*lab.enter(1), 'setsid', 'sh', '-c', loop, sys.argv[1]])\n"
