@@ -1,6 +1,7 @@
 """What studies' command lines share: `run` trains what a ledger lacks, `figures` writes pages."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from ledger import Ledger
 
 Cell = Mapping[str, Any]
+SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
 
 def parser(description: str | None, results: Path) -> argparse.ArgumentParser:
@@ -17,6 +19,12 @@ def parser(description: str | None, results: Path) -> argparse.ArgumentParser:
     made.add_argument("command", choices=("run", "figures"))
     made.add_argument("--results", type=Path, default=results, help="folder of ledger and figures")
     return made
+
+
+def add_data(options: argparse.ArgumentParser, folder: str, help: str) -> None:
+    """--data: by default `folder` of MPISGD_DATA, or of the data beside the checkout."""
+    shared = os.environ.get("MPISGD_DATA", str(SHARED))
+    options.add_argument("--data", default=os.path.join(shared, folder), help=help)
 
 
 def tell(text: str) -> None:

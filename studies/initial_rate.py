@@ -5,12 +5,11 @@ tabulates and writes iterations.json, which `mpisgd advise --backups` reads.
 it), keeps one line for each finished run in results/study-initial-rate/runs.jsonl, and skips those.
 """
 
-import os
 import sys
 from pathlib import Path
 
 import one_thread  # noqa: F401 - before anything imports NumPy
-from command import parser, run_missing
+from command import add_data, parser, run_missing
 from ledger import Ledger
 
 HERE = Path(__file__).resolve().parent
@@ -18,8 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> int:
     options = parser(__doc__, HERE.parent / "results" / "study-initial-rate")
-    shared = os.environ.get("MPISGD_DATA", str(HERE.parent.parent / "shared" / "data"))
-    options.add_argument("--data", default=os.path.join(shared, "mnist"), help="IDX files of MNIST")
+    add_data(options, "mnist", "IDX files of MNIST")
     arguments = options.parse_args()
     if arguments.command == "run":
         from initial_rate_runs import cells, run_cell

@@ -5,24 +5,20 @@ it), keeps one line for each finished run in results/study-mnist/runs.jsonl, and
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 import one_thread  # noqa: F401 - before anything imports NumPy
+from command import add_data, tell
+from command import parser as parser_of
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "results" / "study-mnist"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=("run", "figures"))
-    shared = os.environ.get("MPISGD_DATA", str(HERE.parent.parent / "shared" / "data"))
-    parser.add_argument("--data", default=os.path.join(shared, "mnist"), help="IDX files of MNIST")
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="folder of ledger and figures"
-    )
+    parser = parser_of(__doc__, RESULTS)
+    add_data(parser, "mnist", "IDX files of MNIST")
     parser.add_argument(
         "--limit", type=float, default=2100.0, help="seconds of a core for all runs"
     )
@@ -45,9 +41,6 @@ def run(arguments: argparse.Namespace) -> None:
     import mnist_runs
     from ledger import Ledger
     from mnist_cells import PARTS, part
-
-    def tell(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
 
     ledger = Ledger(arguments.results / "runs.jsonl")
     names = list(PARTS) if arguments.parts is None else arguments.parts.split(",")

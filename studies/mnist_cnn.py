@@ -4,12 +4,11 @@
 it), keeps one line for each finished run in results/study-mnist-cnn/runs.jsonl, and skips those.
 """
 
-import os
 import sys
 from pathlib import Path
 
 import one_thread  # noqa: F401 - before anything imports NumPy
-from command import parser, run_missing
+from command import add_data, parser, run_missing
 from ledger import Ledger
 
 HERE = Path(__file__).resolve().parent
@@ -17,8 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> int:
     options = parser(__doc__, HERE.parent / "results" / "study-mnist-cnn")
-    shared = os.environ.get("MPISGD_DATA", str(HERE.parent.parent / "shared" / "data"))
-    options.add_argument("--data", default=os.path.join(shared, "mnist"), help="IDX files of MNIST")
+    add_data(options, "mnist", "IDX files of MNIST")
     arguments = options.parse_args()
     if arguments.command == "run":
         from mnist_cnn_runs import common, load, run_cell, sweep, tuned

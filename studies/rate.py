@@ -3,28 +3,20 @@
 Keeps one line for each finished run in results/study-rate/runs.jsonl, and skips those.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 import one_thread  # noqa: F401 - before anything imports NumPy
+from command import parser, tell
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "study-rate"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=("run", "figures"))
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="folder of ledger and figures"
-    )
-    arguments = parser.parse_args()
+    arguments = parser(__doc__, RESULTS).parse_args()
     if arguments.command == "run":
         from ledger import Ledger
         from rate_runs import run_all
-
-        def tell(text: str) -> None:
-            print(text, file=sys.stderr, flush=True)
 
         run_all(Ledger(arguments.results / "runs.jsonl"), tell)
     else:

@@ -5,12 +5,11 @@
 skips those.
 """
 
-import os
 import sys
 from pathlib import Path
 
 import one_thread  # noqa: F401 - before anything imports NumPy
-from command import parser, run_missing
+from command import add_data, parser, run_missing
 from ledger import Ledger
 
 HERE = Path(__file__).resolve().parent
@@ -18,8 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> int:
     options = parser(__doc__, HERE.parent / "results" / "study-table-one")
-    shared = os.environ.get("MPISGD_DATA", str(HERE.parent.parent / "shared" / "data"))
-    options.add_argument("--data", default=os.path.join(shared, "cifar10"), help="CIFAR-10's files")
+    add_data(options, "cifar10", "CIFAR-10's files")
     arguments = options.parse_args()
     if arguments.command == "run":
         from table_one_runs import common, load, run_cell, sweep, tuned
