@@ -104,6 +104,7 @@ def refuse_together(line: str) -> None:
     told = texts(comm, line)
     if comm.Get_rank() == 0:
         print(line if told[0] else next(filter(None, told)), file=sys.stderr, flush=True)
+    _leave_together(comm)
 
 
 def agree_on(comm: Any, what: str, value: str, deadline: float = 60.0) -> None:
@@ -118,9 +119,25 @@ def agree_on(comm: Any, what: str, value: str, deadline: float = 60.0) -> None:
 def guarded(comm: Any, main: Callable[[], int]) -> int:
     """`main()`, a rank's whole work; its exit code.
 
-    UsageError and NotFinite come on all ranks at once: rank 0 says so, all leave. Anything else
-    comes on one rank only: it prints its reason and aborts the job, or the others would wait.
+    UsageError, NotFinite and an exit code come on all ranks at once: rank 0 says so, all leave.
+    Anything else comes on one rank only: it prints its reason and aborts the job, or the others
+    would wait.
     """
+    try:
+        code = _told(comm, main)
+        if code:
+            _leave_together(comm)
+        return code
+    except BrokenPipeError:
+        if comm.Get_size() > 1:  # nobody reads rank 0 any more: no reason to give
+            comm.Abort(LEFT_EARLY)
+        raise
+    except BaseException as failure:
+        _abort(comm, failure)
+
+
+def _told(comm: Any, main: Callable[[], int]) -> int:
+    """`main()`'s exit code; rank 0 says why all of them failed."""
     from mpisgd.worker import NotFinite
 
     try:
@@ -133,14 +150,13 @@ def guarded(comm: Any, main: Callable[[], int]) -> int:
         return 2
     except NotFinite as failure:
         if comm.Get_rank() == 0:
-            print(f"mpisgd: {failure}; stopped before the next merge", file=sys.stderr)
+            print(f"mpisgd: {failure}; stopped before the next merge", file=sys.stderr, flush=True)
         return NOT_FINITE
-    except BrokenPipeError:
-        if comm.Get_size() > 1:  # nobody reads rank 0 any more: no reason to give
-            comm.Abort(LEFT_EARLY)
-        raise
-    except BaseException as failure:
-        _abort(comm, failure)
+
+
+def _leave_together(comm: Any) -> None:
+    """Wait for all: a launcher may end a job, and its output, at the first exit with an error."""
+    texts(comm, "")
 
 
 def _command() -> str:

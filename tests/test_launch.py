@@ -115,16 +115,25 @@ def test_what_strikes_one_rank_aborts_the_job_with_its_reason(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_what_all_ranks_agreed_on_ends_them_without_an_abort(rank, capsys):
-    comm = Comm(rank)
+def test_what_all_ranks_agreed_on_ends_them_without_an_abort(rank, capsys, monkeypatch):
+    """Nobody leaves before it is said: a launcher ends a job at the first exit with an error."""
+    comm, said_before = Comm(rank), []
+
+    def together(comm: Comm) -> None:
+        said_before.append(capsys.readouterr().err)
+
+    monkeypatch.setattr(launch, "_leave_together", together)
     assert launch.guarded(comm, raising(NotFinite("rank 2 at step 5"))) == launch.NOT_FINITE
-    assert capsys.readouterr().err.count("rank 2 at step 5") == (rank == 0)
+    assert said_before.pop().count("rank 2 at step 5") == (rank == 0)
     assert launch.guarded(comm, raising(UsageError("--tau", 0, "more"))) == 2
-    said = capsys.readouterr().err.splitlines()
+    said = said_before.pop().splitlines()
     assert len(said) == (rank == 0)
     assert all(line.endswith("error: --tau 0: more") for line in said)
     assert comm.codes == []
     assert launch.guarded(comm, lambda: 5) == 5
+    assert said_before.pop() == ""
+    assert launch.guarded(comm, lambda: 0) == 0
+    assert said_before == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])

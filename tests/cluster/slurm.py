@@ -17,11 +17,13 @@ from mpisgd.lab import AGENT, Lab
 DAEMONS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd"}
 CLIENTS = ("sbatch", "srun", "salloc", "scancel", "squeue", "scontrol", "sinfo", "sacct")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
-# What MPI needs to know on such nodes; a job may set it otherwise. PRTE: more ranks than cores.
+# What MPI needs to know on such nodes; a job may set it otherwise. MPICH through libfabric: an
+# address of UCX's may not fit into what Slurm's pmi2 reads at once. PRTE: more ranks than cores.
 JOBS = {
     "HYDRA_IFACE": "e0",
-    "UCX_TLS": "tcp,self",
-    "UCX_NET_DEVICES": "e0",
+    "MPIR_CVAR_CH4_NETMOD": "ofi",
+    "FI_PROVIDER": "tcp",
+    "FI_TCP_IFACE": "e0",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_pml": "ob1",
