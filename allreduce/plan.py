@@ -17,6 +17,8 @@ from allreduce.schedule import Schedule
 LOOKS_PER_CLOCK = 64  # a look costs 2 us, reading the clock at each would show
 SPINS = 200  # looks before a waiting rank yields its core
 YIELDS = 2000  # looks before it sleeps instead
+CROWDED_LOOKS = 50  # of these before it asks how much of the core it gets
+CROWDED = 1.25  # the time that passed over the time it ran: above, others are at work there
 
 _in_flight: set["Plan"] = set()  # MPI holds their buffers: a plan that is dropped must not go
 
@@ -101,6 +103,11 @@ class Plan:
             _in_flight.add(self)
             self._phases[0].begin()
 
+    @property
+    def position(self) -> int:
+        """How many of its phases are done: it changes whenever the plan has moved on."""
+        return self._position
+
     def test(self) -> bool:
         """Move on as far as possible without waiting; whether the result is there."""
         return self._position == self._end or self._advance(0)
@@ -109,7 +116,7 @@ class Plan:
         """The result, once it is there."""
         # The first looks stay in one tight loop: at a few bytes its speed is that of the plan.
         if self._position < self._end and not self._advance(SPINS):
-            wait_until(self.test)
+            wait_until(self.test, lambda: self.position)
         return self.result
 
     def close(self) -> None:
@@ -183,18 +190,35 @@ class Plan:
         )
 
 
-def wait_until(ready: Callable[[], bool]) -> None:
-    """Look until `ready()`: at once, then yielding the core, then asleep for 1/64 of the wait."""
+def wait_until(ready: Callable[[], bool], position: Callable[[], int] = int) -> None:
+    """Look until `ready()`: at once, then yielding the core, then asleep for 1/64 of the time since
+    `position()` last changed: a round of many must not wait for as long as all before it took."""
     for _ in range(SPINS):
         if ready():
             return
-    for _ in range(YIELDS):
-        if ready():
-            return
-        os.sched_yield()
-    began = time.monotonic()
+    if _looked(ready):
+        return
+    moved, at = time.monotonic(), position()
     while not ready():
-        time.sleep(min(5e-3, max(5e-5, (time.monotonic() - began) / 64)))
+        now, before, at = time.monotonic(), at, position()
+        if at != before:
+            moved = now
+        time.sleep(min(5e-3, max(5e-5, (now - moved) / 64)))
+
+
+def _looked(ready: Callable[[], bool]) -> bool:
+    """Look YIELDS times, fewer where others want this core: whoever looks takes a rank that still
+    computes its time, and so waits for itself. Whether it was `ready()`."""
+    began, used = time.perf_counter(), time.thread_time()
+    for look in range(1, YIELDS + 1):
+        if ready():
+            return True
+        os.sched_yield()
+        if look % CROWDED_LOOKS == 0:
+            passed, worked = time.perf_counter() - began, time.thread_time() - used
+            if passed > CROWDED * worked:
+                return False
+    return False
 
 
 def check_pair(source: Any, target: Any, mean: bool) -> None:

@@ -27,15 +27,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from allreduce.errors import AllreduceError, Stalled
-from allreduce.network import Network, bursts
+from allreduce.network import Network
 from allreduce.schedule import Schedule
 from allreduce.simulate_columns import lognormal
-from allreduce.simulate_links import Fair, Queues
 from allreduce.simulate_program import Program, prepare, single
-from allreduce.simulate_records import Collective, Line, Message
+from allreduce.simulate_records import (
+    ANSWERED,
+    ARRIVED,
+    ASKED,
+    END,
+    FLOWS,
+    LEFT,
+    LINK,
+    LOOK,
+    Collective,
+    Line,
+    Message,
+)
+from allreduce.simulate_wires import Wires
 
-# What happens, in the order in which it happens at one time: a look sees what has just come.
-_LINK, _LEFT, _ARRIVED, _ASKED, _ANSWERED, _LOOK, _END, _FLOWS = range(8)
 _LETTERS = 2**32 - 1  # the noise of messages that belong to no collective
 
 
@@ -67,9 +77,7 @@ class Cluster:
         self._letters = np.random.default_rng([seed, _LETTERS])
         self._any_letters = False
         self._programs: dict[tuple, Program] = {}
-        credit = bursts(network, ranks)
-        self._queues = Queues(credit)
-        self._fair = Fair(credit) if network.sharing == "fair" else None
+        self._wires = Wires(network, ranks, self._push)
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._order = count()
 
@@ -108,7 +116,7 @@ class Cluster:
             return
         line.running.append(collective)
         if self._perfect:
-            self._push(now, _LOOK, rank, None)
+            self._push(now, LOOK, rank, None)
         else:
             line.now = now + self._enter(rank, collective, now)
 
@@ -165,25 +173,22 @@ class Cluster:
         """Plays one event, of which there must be one; the activity it ended, if it ended one."""
         time, kind, rank, _, subject = heapq.heappop(self._heap)
         self.time = time
-        if kind == _FLOWS:
-            if self._fair is not None and subject == self._fair.version:
-                self._pass(time)
+        if kind == FLOWS:
+            self._wires.passed(time, subject)
             return None
         line = self._ranks[rank]
-        if kind == _LINK and self._fair is not None:
-            self._join(subject, time)
-        elif kind == _LINK:
-            self._take_link(subject, time)
-        elif kind in (_LEFT, _ARRIVED):
+        if kind == LINK:
+            self._wires.reach(subject, time)
+        elif kind in (LEFT, ARRIVED):
             self._complete(rank, kind, subject)
-        elif kind in (_ASKED, _ANSWERED):
+        elif kind in (ASKED, ANSWERED):
             self._shake(rank, kind, subject)
-        elif kind == _LOOK:
+        elif kind == LOOK:
             if self._perfect or subject == line.activity:
                 self._look(rank, time)
         elif subject == line.activity:
             if line.busy > time and not self._perfect:
-                self._push(line.busy, _END, rank, subject)  # a time-out during a sum
+                self._push(line.busy, END, rank, subject)  # a time-out during a sum
                 return None
             self._finish(line)
             line.now = time
@@ -213,7 +218,7 @@ class Cluster:
         idle = not line.running and not self._any_letters
         look = None if self._perfect or idle else next(line.looks, None)
         if look is None or look > line.seconds:
-            self._push(time + (line.seconds - line.worked), _END, rank, line.activity)
+            self._push(time + (line.seconds - line.worked), END, rank, line.activity)
             return
         if look < line.worked:
             raise AllreduceError(f"rank {rank} looks at {look} s, after {line.worked} s of work")
@@ -221,23 +226,23 @@ class Cluster:
         line.worked = look
         cost = self.network.look_s if line.running else 0.0
         line.busy = begins + cost
-        self._push(line.busy, _LOOK, rank, line.activity)
+        self._push(line.busy, LOOK, rank, line.activity)
 
     def _watch(self, rank: int, end: float | None, until: float) -> None:
         line = self._ranks[rank]
         line.now = self.now(rank)
         if end is not None or until < math.inf:
             soonest = until if end is None else min(end, until)
-            self._push(max(soonest, line.now), _END, rank, line.activity)
+            self._push(max(soonest, line.now), END, rank, line.activity)
         if end is None and not self._perfect:
             line.watching = True
-            self._push(line.now, _LOOK, rank, line.activity)
+            self._push(line.now, LOOK, rank, line.activity)
 
     def _end(self, rank: int, time: float) -> None:
         """The rank has what it was waiting for: it looks no more, and its activity ends."""
         line = self._ranks[rank]
         self._finish(line)
-        self._push(time, _END, rank, line.activity)
+        self._push(time, END, rank, line.activity)
 
     # Looks
 
@@ -253,17 +258,17 @@ class Cluster:
             return  # a look is planned for when it is not
         while line.asked:
             kind, message = line.asked.pop(0)
-            if kind == _ASKED:
+            if kind == ASKED:
                 self._answer(message, time)
             else:
-                self._depart(message, time)
+                self._wires.depart(message, time)
         for collective in tuple(line.running):
             activity, cost = line.activity, self._advance(rank, collective, time)
             line.busy = time + cost
             if activity != line.activity and not self._perfect:
                 return  # it was waiting for this, and leaves
             if cost:
-                self._push(line.busy, _LOOK, rank, line.activity)
+                self._push(line.busy, LOOK, rank, line.activity)
                 return
         if line.looks is not None and not self._perfect:
             self._work_on(rank, time)
@@ -314,13 +319,13 @@ class Cluster:
 
     def _post(self, message: Message, time: float) -> None:
         if message.program.handshake[message.number]:
-            self._later(message, time, _ASKED, message.program.destination)
+            self._wires.later(message, time, ASKED, message.program.destination)
         else:
-            self._depart(message, time)
+            self._wires.depart(message, time)
 
     def _shake(self, rank: int, kind: int, message: Message) -> None:
         collective = message.collective
-        if kind == _ASKED and collective is not None:
+        if kind == ASKED and collective is not None:
             step = message.program.destination_step[message.number]
             if collective.step[rank] < step or not collective.entered[rank]:
                 collective.asking.setdefault(step, []).append(message)
@@ -329,73 +334,19 @@ class Cluster:
         self._notify(rank)
 
     def _answer(self, message: Message, time: float) -> None:
-        self._later(message, time, _ANSWERED, message.program.source)
-
-    def _later(self, message: Message, time: float, kind: int, at: list[int]) -> None:
-        """Something of the message comes to a rank one latency after `time`."""
-        latency = message.program.latency[message.number] * message.factor
-        self._push(time + latency, kind, at[message.number], message)
-
-    def _depart(self, message: Message, time: float) -> None:
-        program, number = message.program, message.number
-        if program.path[number]:
-            self._push(time, _LINK, program.source[number], message)
-        else:
-            self._push(time, _LEFT, program.source[number], message)
-            self._deliver(message, time)
-
-    def _take_link(self, message: Message, time: float) -> None:
-        """The message is at its next link: it queues there, and goes on once it is served."""
-        path = message.program.path[message.number]
-        volume = message.program.nbytes[message.number]
-        while True:
-            link, seconds_per_byte = path[message.hop]
-            begins, ends = self._queues.hop(link, seconds_per_byte, volume * message.factor, time)
-            if message.hop == 0:
-                self._push(ends, _LEFT, message.program.source[message.number], message)
-            message.end = max(message.end, ends)  # no link is done before the one before it
-            message.hop += 1
-            if message.hop == len(path):
-                self._deliver(message, message.end)
-                return
-            if begins > time:
-                self._push(begins, _LINK, message.program.source[message.number], message)
-                return
-
-    def _join(self, message: Message, time: float) -> None:
-        """The message begins to share its links."""
-        program, number, fair = message.program, message.number, self._fair
-        assert fair is not None
-        fair.add(message, program.path[number], program.nbytes[number] * message.factor, time)
-        if not program.handshake[number]:
-            self._push(time, _LEFT, program.source[number], message)
-        self._push(time, _FLOWS, self.size, fair.version)
-
-    def _pass(self, time: float) -> None:
-        """Messages that are through arrive; the next ones are foreseen."""
-        fair = self._fair
-        assert fair is not None
-        for message in fair.finished(time):
-            if message.program.handshake[message.number]:
-                self._push(time, _LEFT, message.program.source[message.number], message)
-            self._deliver(message, time)
-        if (end := fair.next_end()) < math.inf:
-            self._push(end, _FLOWS, self.size, fair.version)
-
-    def _deliver(self, message: Message, time: float) -> None:
-        self._later(message, time, _ARRIVED, message.program.destination)
+        self._wires.later(message, time, ANSWERED, message.program.source)
 
     def _complete(self, rank: int, kind: int, message: Message) -> None:
         """One end of a message is done."""
         collective, program = message.collective, message.program
         if collective is None:
-            if kind == _ARRIVED:
+            if kind == ARRIVED:
                 line = self._ranks[rank]
                 line.inbox.append(message.token)
                 if line.listening:
                     self._end(rank, max(self.time, line.busy) + self.network.overhead_s)
             return
-        steps = program.source_step if kind == _LEFT else program.destination_step
+        steps = program.source_step if kind == LEFT else program.destination_step
         step = steps[message.number]
         collective.missing[step] -= 1
         if not collective.missing[step] and collective.step[rank] == step:

@@ -1,9 +1,12 @@
-"""What the event simulation keeps: a collective, a message on its way, the time line of a rank."""
+"""What the event simulation keeps: kinds of events, collectives, messages, time lines of ranks."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from allreduce.simulate_program import Program
+
+# What happens, in the order in which it happens at one time: a look sees what has just come.
+LINK, LEFT, ARRIVED, ASKED, ANSWERED, LOOK, END, FLOWS = range(8)
 
 
 class Collective:

@@ -56,7 +56,7 @@ class PolledFlight(_Flight):
         return True
 
     def wait(self) -> None:
-        wait_until(self._arrived)
+        wait_until(self._arrived, lambda: self.plan.position)
 
     def _arrived(self) -> bool:
         self._look()
