@@ -22,6 +22,7 @@ from mpisgd.errors import UsageError
 KINDS = {"mpich": ("hydra", "mpich"), "openmpi": ("open mpi", "openrte", "prrte", "prterun")}
 MARK = "MPISGD_LAUNCH"
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
+NETMOD = "MPIR_CVAR_CH4_NETMOD"
 GRACE_S = 2.0
 KILL_TRIES = 50
 INSTALL = (
@@ -260,9 +261,11 @@ def _asked(path: str) -> Launcher:
 def _mpich_hosts(hosts: Hosts) -> tuple[list[str], dict[str, str]]:
     flags = ["-launcher", "ssh", "-launcher-exec", hosts.agent, "-iface", hosts.interface]
     flags += ["-hosts", ",".join(hosts.addresses)]
+    # libfabric, where MPICH has both: UCX sends messages above 1 MiB one way at a time over TCP.
+    added = {NETMOD: os.environ.get(NETMOD, "ofi")}
+    added |= {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": hosts.interface}
     # UCX would find that the hosts are one machine, and use its memory.
-    added = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": hosts.interface}
-    return flags, {**added, "FI_PROVIDER": "tcp", "FI_TCP_IFACE": hosts.interface}
+    return flags, {**added, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": hosts.interface}
 
 
 def _openmpi(ranks: int, hosts: Hosts | None, crowded: bool) -> tuple[list[str], dict[str, str]]:

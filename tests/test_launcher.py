@@ -115,11 +115,16 @@ def test_open_mpi_is_told_of_root_and_of_more_ranks_than_cores(one_core, monkeyp
     assert chosen.command(2, ["true"])[1] == {launcher.YIELD: "0"}
 
 
-def test_on_hosts_nothing_but_tcp_and_an_agent_for_ssh(one_core):
+def test_on_hosts_nothing_but_tcp_and_an_agent_for_ssh(one_core, monkeypatch):
+    monkeypatch.delenv(launcher.NETMOD, raising=False)
     words, added = Launcher("/m", "mpich", "").command(4, ["true"], HOSTS)
     assert words[words.index("-launcher-exec") + 1] == "/agent"
     assert words[words.index("-hosts") + 1] == "10.77.0.1,10.77.0.2"
     assert (added["UCX_TLS"], added["UCX_NET_DEVICES"]) == ("tcp,self", "e0")
+    assert (added["FI_PROVIDER"], added["FI_TCP_IFACE"]) == ("tcp", "e0")
+    assert added[launcher.NETMOD] == "ofi"
+    monkeypatch.setenv(launcher.NETMOD, "ucx")
+    assert Launcher("/m", "mpich", "").command(4, ["true"], HOSTS)[1][launcher.NETMOD] == "ucx"
     words, added = Launcher("/m", "openmpi", "").command(3, ["true"], HOSTS)
     assert words[words.index("--host") + 1] == "10.77.0.1:2,10.77.0.2:2"
     assert (added["OMPI_MCA_btl"], added["PRTE_MCA_plm_ssh_agent"]) == ("tcp,self", "/agent")
