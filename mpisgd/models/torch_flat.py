@@ -40,28 +40,36 @@ class Flat:
             self._owners.append(owner)
         self._values: Parameters | None = None
         self._slopes: Parameters | None = None
+        self._slope_views: list[Any] = []
         self._on_device: tuple[Any, Any] = (None, None)
         self._ready: Ready | None = None
         self._done = [False] * len(self.parameters)
         self._top = self._told = len(self.parameters)
 
     def bind(self, values: Parameters, slopes: Parameters | None, ready: Ready | None) -> None:
-        """Let the module's parameters be `values`, its gradients (which are zero) `slopes`.
+        """Let the module's parameters be `values`, and put its gradients into `slopes`.
 
         ready: see Model.gradient. On a device: copy the parameters to it.
         """
-        if values is not self._values or (slopes is not None and slopes is not self._slopes):
-            self._attach(values, slopes or self._slopes)
+        for parameter in self.parameters:
+            parameter.grad = None
+        if values is not self._values:
+            for parameter, view in zip(self.parameters, self._views(values, 0), strict=True):
+                parameter.data = view
+            self._values = values
+        if slopes is not None and slopes is not self._slopes:
+            self._slopes, self._slope_views = slopes, self._views(slopes, 1)
         if self._staged:
             self._on_device[0].copy_(torch.from_numpy(values.flat))
-            if slopes is not None:
-                self._on_device[1].zero_()
         self._ready = ready
         self._done = [False] * len(self.parameters)
         self._top = self._told = len(self.parameters)
 
     def finish(self) -> None:
         """After the backward pass: what no hook has delivered, as of layers that were not used."""
+        for view, done in zip(self._slope_views, self._done, strict=True):
+            if not done:
+                view.zero_()  # and no `grad`, as PyTorch has it
         self._top = 0
         self._deliver()
         self._ready = None
@@ -70,19 +78,11 @@ class Flat:
     def _staged(self) -> bool:
         return self.device != "cpu"
 
-    def _attach(self, values: Parameters, slopes: Parameters | None) -> None:
-        value = self._home(values, 0)
-        slope = None if slopes is None else self._home(slopes, 1)
-        for i, (parameter, shape) in enumerate(
-            zip(self.parameters, self.shapes.values(), strict=True)
-        ):
-            part = slice(self._starts[i], self._starts[i + 1])
-            # A gradient of another dtype must be gone before the parameter's changes.
-            parameter.grad = None
-            parameter.data = value[part].view(shape)
-            if slope is not None and slope.dtype == value.dtype:
-                parameter.grad = slope[part].view(shape)
-        self._values, self._slopes = values, slopes
+    def _views(self, host: Parameters, which: int) -> list[Any]:
+        """Each parameter's part of the flat tensor."""
+        home = self._home(host, which)
+        bounds = zip(self._starts, self._starts[1:], self.shapes.values(), strict=False)
+        return [home[start:stop].view(shape) for start, stop, shape in bounds]
 
     def _home(self, host: Parameters, which: int) -> Any:
         """The flat tensor that the views lie in."""
@@ -98,6 +98,10 @@ class Flat:
         return kept
 
     def _complete(self, index: int, name: str) -> None:
+        # To a gradient that is there PyTorch would add: with its zeros twice the work of moving it.
+        parameter, view = self.parameters[index], self._slope_views[index]
+        view.copy_(parameter.grad)
+        parameter.grad = view
         self._done[index] = True
         while self._top and self._done[self._top - 1]:
             self._top -= 1

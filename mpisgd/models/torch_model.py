@@ -1,7 +1,8 @@
 """PyTorch networks behind the Model protocol, on the same flat buffers as all other models.
 
-Parameters and gradients of the module are views of the flat buffers: nothing is copied in a step
-where the module runs on the host, and NumPy, MPI and PyTorch see one memory. On a GPU (where
+Parameters of the module are views of the flat buffer, and each gradient is moved to its place in
+the other as soon as backward has it: where the module runs on the host, NumPy, MPI and PyTorch see
+one memory. On a GPU (where
 PyTorch finds one) the module lives in two flat buffers of the device, and a step copies the
 parameters there and the gradient back. What data a network can learn: torch_data, asked before.
 """
@@ -122,8 +123,8 @@ class TorchModel:
     ) -> float:
         """See Model.gradient. `progress` is called behind each layer forward, and backward from
         hooks as each gradient is accumulated; `ready` from those too."""
-        gradient.flat[:] = 0  # PyTorch adds to a gradient that is there
         if len(targets) == 0:
+            gradient.flat[:] = 0
             progress(1.0)
             if ready is not None:
                 ready(0)
