@@ -11,32 +11,40 @@ Needs root, see `mpisgd lab`, and PyTorch.
 """
 
 import argparse
-import json
 import os
-import random
-import statistics
+import re
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from lab_runs import (
+    ALONE,
+    FIRST,
+    RUNS,
+    Samples,
+    command_python,
+    data_words,
+    finish,
+    finished,
+    measured,
+    medians,
+    parser,
+    run_in_lab,
+    timing,
+    training_words,
+)
+
 from mpisgd import tables
 from mpisgd.lab import INTERFACE, Lab
-from mpisgd.store.reader import read
 
 DDP = "DDP on gloo"
-OURS = {
-    "compute alone": "--algorithm local --tau 1000000",
-    "minibatch": "--algorithm minibatch",
-    "minibatch-overlap": "--algorithm minibatch-overlap --bucket {bucket}",
-}
+OURS = (ALONE, "minibatch", "minibatch-overlap")
 MODELS = {  # name -> what else the experiment needs
     "torch:mlp": "--hidden 512,448 --data synthetic",
     "torch:cnn": "--data digits",
 }
-STEPS_PER_EPOCH = 4  # whole batches only
-WARM_UP = 8
 PORT = 29400
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 SIZE = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
@@ -51,57 +59,42 @@ def main() -> int:
     options = _options()
     if options.worker:
         return work(options)
-    runs = [*OURS, DDP]
-    samples: dict[str, list[float]] = {name: [] for name in runs}
-    shuffled = random.Random(options.seed)
-    with Lab(options.hosts, options.rate, mpiexec=options.mpiexec) as lab:
-        for launch in range(options.launches):
-            for name in shuffled.sample(runs, len(runs)):
-                step_s = _ddp(lab, options) if name == DDP else _ours(lab, name, options)
-                samples[name].append(step_s)
-                print(f"launch {launch + 1} {name}: {step_s * 1e3:.2f} ms", file=sys.stderr)
-    rows = _rows(samples, options)
-    print(tables.render(COLUMNS, rows, "table"))
-    if options.output:
-        method = {
-            "method": __doc__, "options": vars(options), "runs": OURS, "samples_s": samples,
-            "rows": rows,
-        }  # fmt: skip
-        Path(options.output).write_text(json.dumps(method, indent=1) + "\n")
+
+    def launch(lab: Lab, name: str) -> float:
+        return _ddp(lab, options) if name == DDP else _ours(lab, name, options)
+
+    samples = measured([*OURS, DDP], options, launch)
+    runs = {name: " ".join(algorithm_words(name, options)) for name in OURS}
+    finish(COLUMNS, _rows(samples, options), samples, options, __doc__, runs=runs)
     return 0
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--rate", default="200mbit")
-    parser.add_argument("--mpiexec", help="of the MPI to measure; its python runs the ranks")
-    parser.add_argument("--launches", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--model", choices=MODELS, default="torch:mlp")
-    parser.add_argument("--data-path", help="CIFAR-10 for torch:cnn, in place of the digits")
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--bucket", type=int, default=1 << 18, help="bytes of a bucket, of both")
-    parser.add_argument("--allreduce", default="halving-doubling")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output")
-    parser.add_argument("--worker", metavar="ADDRESS", help="be a rank of DDP (used by itself)")
-    return parser.parse_args()
+    made = parser(str(__doc__), batch=256)
+    made.add_argument("--model", choices=MODELS, default="torch:mlp")
+    made.add_argument("--data-path", help="CIFAR-10 for torch:cnn, in place of the digits")
+    made.add_argument("--bucket", type=int, default=1 << 18, help="bytes of a bucket, of both")
+    made.add_argument("--worker", metavar="ADDRESS", help="be a rank of DDP (used by itself)")
+    return made.parse_args()
 
 
 def _ours(lab: Lab, name: str, options: argparse.Namespace) -> float:
     """Seconds a step of one of our algorithms."""
     with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder) / "run.h5")
-        words = [
-            _python(options), "-m", "mpisgd", "train", *OURS[name].format(**vars(options)).split(),
-            *experiment_words(options), "--output", file,
+        file = Path(folder) / "run.h5"
+        line = [
+            command_python(options.mpiexec), "-m", "mpisgd", "train",
+            *algorithm_words(name, options), *experiment_words(options), "--output", str(file),
         ]  # fmt: skip
-        _run(lab, words, options)
-        with read(file) as run:
-            begins = run.steps["start_s"][WARM_UP]
-            ends = run.steps["start_s"][-1] + run.steps["step_s"][-1]
-            return float((ends - begins).max()) / (options.steps - WARM_UP)
+        run_in_lab(lab, options.hosts, line)
+        with finished(file) as (_, step_s):
+            return step_s
+
+
+def algorithm_words(name: str, options: argparse.Namespace) -> list[str]:
+    """One of OURS, with buckets as large as DDP's."""
+    buckets = ["--bucket", str(options.bucket)] if name == "minibatch-overlap" else []
+    return [*RUNS[name].split(), *buckets]
 
 
 def experiment_words(options: argparse.Namespace) -> list[str]:
@@ -110,38 +103,26 @@ def experiment_words(options: argparse.Namespace) -> list[str]:
     if options.model == "torch:cnn" and options.data_path:
         words = ["--data", "cifar10", "--data-path", options.data_path]
     elif options.model == "torch:mlp":
-        words += ["--data-samples", str(STEPS_PER_EPOCH * options.batch * options.hosts)]
-    return [
-        "--model", options.model, *words, "--batch", str(options.batch),
-        "--steps", str(options.steps), "--evaluate-every", "0", "--lr", "0.01",
-        "--allreduce", options.allreduce,
-    ]  # fmt: skip
+        words += data_words(options)
+    return ["--model", options.model, *words, *training_words(options)]
 
 
 def _ddp(lab: Lab, options: argparse.Namespace) -> float:
     """Seconds a step of DDP: the slowest rank's."""
-    words = [_python(options), os.path.abspath(__file__), "--worker", lab.addresses[0]]
+    words = [
+        command_python(options.mpiexec),
+        os.path.abspath(__file__),
+        "--worker",
+        lab.addresses[0],
+    ]
     for key in ("hosts", "steps", "model", "data_path", "batch", "bucket", "allreduce"):
         if getattr(options, key) is not None:
             words += [f"--{key.replace('_', '-')}", str(getattr(options, key))]
-    done = _run(lab, words, options)
-    # A rank's line may lie behind something that its MPI or PyTorch had to say.
-    times = [line.partition("seconds ")[2] for line in done.splitlines() if "seconds " in line]
+    done = run_in_lab(lab, options.hosts, words)
+    # A rank's line may lie behind another's, or behind what its MPI or PyTorch had to say.
+    times = re.findall(r"seconds (\d+\.\d+)", done)
     assert len(times) == options.hosts, done
     return max(map(float, times))
-
-
-def _python(options: argparse.Namespace) -> str:
-    return (
-        sys.executable if options.mpiexec is None else str(Path(options.mpiexec).parent / "python")
-    )
-
-
-def _run(lab: Lab, words: list[str], options: argparse.Namespace) -> str:
-    done = lab.run(words, ranks=options.hosts, timeout=120)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def work(options: argparse.Namespace) -> int:
@@ -165,14 +146,14 @@ def work(options: argparse.Namespace) -> int:
     optimiser = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
     began = 0.0
     for step in range(1, options.steps + 1):
-        if step == WARM_UP + 1:
+        if step == FIRST + 1:
             began = time.perf_counter()
         inputs, targets = map(torch.from_numpy, dataset.batch(sampler.indices(step, rank)))
         optimiser.zero_grad()
         shaped = inputs.reshape(len(inputs), *made.sample)
         made.criterion.loss(module(shaped), shaped, targets).backward()
         optimiser.step()
-    seconds = (time.perf_counter() - began) / (options.steps - WARM_UP)
+    seconds = (time.perf_counter() - began) / (options.steps - FIRST)
     distributed.barrier()
     distributed.destroy_process_group()
     print(f"seconds {seconds!r}", flush=True)
@@ -195,17 +176,15 @@ def _setting(options: argparse.Namespace, size: int) -> tuple[Any, Any, Any, Any
     return model, parameters, dataset, Sampler(dataset.samples, size, options.batch, 0)
 
 
-def _rows(samples: dict[str, list[float]], options: argparse.Namespace) -> list[dict[str, Any]]:
-    medians = {name: statistics.median(values) for name, values in samples.items()}
+def _rows(samples: Samples, options: argparse.Namespace) -> list[dict[str, Any]]:
+    middle = medians(samples)
     return [
         {
             "model": options.model, "hosts": options.hosts, "rate": options.rate,
             "batch": options.batch, "bucket": options.bucket, "run": name,
-            "launches": len(samples[name]), "step_ms": median * 1e3,
-            "spread_ms": (max(samples[name]) - min(samples[name])) * 1e3,
-            "over_ddp": median / medians[DDP],
+            **timing(samples[name]), "over_ddp": median / middle[DDP],
         }
-        for name, median in medians.items()
+        for name, median in middle.items()
     ]  # fmt: skip
 
 

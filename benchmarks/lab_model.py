@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from lab_runs import command_python, run_in_lab
+
 from allreduce.algorithms import build
 from allreduce.network import Network, network
 from allreduce.schedule import Schedule
@@ -26,6 +28,7 @@ from mpisgd import launcher, tables
 from mpisgd.lab import Lab
 from mpisgd.sizes import parse_size, parse_sizes
 
+LONGEST_S = 600  # of a calibration, or of a run of the benchmark
 REPEATED = 4  # all-reduces that are simulated in a row; the last counts
 ALGORITHMS = ("tree", "butterfly", "halving-doubling", "ring")
 COLUMNS = (
@@ -73,12 +76,11 @@ def _options() -> argparse.Namespace:
 
 
 def _compare(lab: Lab, hosts: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    python = sys.executable
-    if options.mpiexec is not None:
-        python = str(Path(options.mpiexec).parent / "python")
+    python = command_python(options.mpiexec)
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "lab.toml")
-        run_in_lab(lab, hosts, [python, "-m", "mpisgd", "calibrate", "--output", file])
+        line = [python, "-m", "mpisgd", "calibrate", "--output", file]
+        run_in_lab(lab, hosts, line, timeout=LONGEST_S)
         links = network(file)
     rows = []
     for case in _measure(lab, hosts, python, options):
@@ -126,16 +128,9 @@ def _measure(
             python, "-m", "mpisgd", "bench", "allreduce", "--algorithms", ",".join(ALGORITHMS),
             "--sizes", ",".join(map(str, sizes)), "--chunks", str(chunks),
             "--in-place", "--time-budget", options.budget, "--format", "json",
-        ])  # fmt: skip
+        ], timeout=LONGEST_S)  # fmt: skip
         cases += [case for case in json.loads(bench) if case["algorithm"] in ALGORITHMS]
     return cases
-
-
-def run_in_lab(lab: Lab, hosts: int, words: list[str]) -> str:
-    done = lab.run(words, ranks=hosts, timeout=600)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 if __name__ == "__main__":

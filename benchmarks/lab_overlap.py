@@ -8,15 +8,28 @@ gives medians over launches, and the spread. Compute alone is a run of its own w
 """
 
 import argparse
-import json
-import random
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from lab_runs import ALONE, AVERAGES, MODEL, RUNS, TAU, command_python, finished, words
+from lab_runs import (
+    ALONE,
+    AVERAGES,
+    MODEL,
+    RUNS,
+    TAU,
+    Samples,
+    command_python,
+    finish,
+    finished,
+    measured,
+    medians,
+    parser,
+    run_in_lab,
+    timing,
+    words,
+)
 
 from mpisgd import launcher, tables
 from mpisgd.lab import Lab
@@ -32,41 +45,24 @@ COLUMNS = (
 
 def main() -> int:
     options = _options()
-    samples: dict[str, list[float]] = {name: [] for name in RUNS}
     shares: dict[str, float] = {}
-    shuffled = random.Random(options.seed)
-    with Lab(options.hosts, options.rate, mpiexec=options.mpiexec) as lab:
-        for launch in range(options.launches):
-            for name in shuffled.sample(list(RUNS), len(RUNS)):
-                step_s, shares[name] = _launch(lab, name, options)
-                samples[name].append(step_s)
-                print(f"launch {launch + 1} {name}: {step_s * 1e3:.2f} ms", file=sys.stderr)
+
+    def launch(lab: Lab, name: str) -> float:
+        step_s, shares[name] = _launch(lab, name, options)
+        return step_s
+
+    samples = measured(RUNS, options, launch)
     rows = _rows(samples, shares, options)
-    print(tables.render(COLUMNS, rows, "table"))
-    if options.output:
-        method = {
-            "method": __doc__, "options": vars(options), "model": MODEL, "runs": RUNS,
-            "samples_s": samples, "rows": rows,
-        }  # fmt: skip
-        Path(options.output).write_text(json.dumps(method, indent=1) + "\n")
+    finish(COLUMNS, rows, samples, options, __doc__, model=MODEL, runs=RUNS)
     return 0
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--rate", default="200mbit")
-    parser.add_argument("--mpiexec", help="of the MPI to measure; its python runs the ranks")
-    parser.add_argument("--launches", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--batch", type=int, default=1408)
-    parser.add_argument("--step-time", default=None)
-    parser.add_argument("--allreduce", default="halving-doubling")
-    parser.add_argument("--chunks", type=int, default=1)
-    parser.add_argument("--progress", default="poll")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output")
-    return parser.parse_args()
+    made = parser(str(__doc__), batch=1408)
+    made.add_argument("--step-time", default=None)
+    made.add_argument("--chunks", type=int, default=1)
+    made.add_argument("--progress", default="poll")
+    return made.parse_args()
 
 
 def _launch(lab: Lab, name: str, options: argparse.Namespace) -> tuple[float, float]:
@@ -74,29 +70,25 @@ def _launch(lab: Lab, name: str, options: argparse.Namespace) -> tuple[float, fl
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.h5"
         line = [command_python(options.mpiexec), "-m", "mpisgd", *words(name, options, file)]
-        line += ["--progress", options.progress]
-        done = lab.run(line, ranks=options.hosts, timeout=120)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(line)}\n{done.stdout}{done.stderr}")
+        run_in_lab(lab, options.hosts, [*line, "--progress", options.progress])
         with finished(file) as (run, step_s):
             return step_s, effective_share(run)
 
 
 def _rows(
-    samples: dict[str, list[float]], shares: dict[str, float], options: argparse.Namespace
+    samples: Samples, shares: dict[str, float], options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    medians = {name: statistics.median(values) for name, values in samples.items()}
-    alone, every_step = medians[ALONE], medians["minibatch"] - medians[ALONE]
+    middle = medians(samples)
+    alone, every_step = middle[ALONE], middle["minibatch"] - middle[ALONE]
     rows = []
-    for name, median in medians.items():
+    for name, median in middle.items():
         averages = AVERAGES.get(name, 1)  # in TAU steps
         # An average takes what mini-batch SGD loses at every step.
         exposed = (median - alone) * TAU / averages if averages else 0.0
         rows.append({
             "mpi": launcher.find(options.mpiexec).kind, "hosts": options.hosts,
             "rate": options.rate, "step_time": options.step_time or "real", "algorithm": name,
-            "launches": len(samples[name]), "step_ms": median * 1e3,
-            "spread_ms": (max(samples[name]) - min(samples[name])) * 1e3,
+            **timing(samples[name]),
             "over_alone": median / alone,
             "hidden_share": 1 - exposed / every_step if averages else None,
             "effective_steps": shares[name] * (TAU if averages == 1 else 1),

@@ -15,8 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from lab_model import run_in_lab
-from lab_runs import ALONE, command_python, finished, words
+from lab_runs import ALONE, command_python, finished, run_in_lab, words
 
 from mpisgd import tables
 from mpisgd.cli import main as mpisgd
@@ -46,7 +45,8 @@ def _compare(measured: dict[str, Any]) -> list[dict[str, Any]]:
         network = str(Path(folder) / "lab.toml")
         with Lab(hosts, options["rate"], mpiexec=options["mpiexec"]) as lab:
             python = command_python(options["mpiexec"])
-            run_in_lab(lab, hosts, [python, "-m", "mpisgd", "calibrate", "--output", network])
+            line = [python, "-m", "mpisgd", "calibrate", "--output", network]
+            run_in_lab(lab, hosts, line, timeout=600)
         for row in measured["rows"]:
             name = row["algorithm"]
             if name == ALONE:

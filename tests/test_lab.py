@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpisgd import lab as lab_module
+from mpisgd.environment import environment
 from mpisgd.errors import UsageError
 from mpisgd.lab import Lab, burst_of, missing, rate_of
 from mpisgd.launcher import find
@@ -171,6 +172,24 @@ def test_ranks_go_round_the_hosts_which_have_names_of_their_own():
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"{rank} h{rank % 3}" for rank in range(7)]
         assert len(lab.run(["python", "-c", WHO], timeout=60).stdout.splitlines()) == 3
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("able")
+def test_every_rank_knows_the_lab_that_it_is_in():
+    told = f"import os; os.write(1, os.environ['{lab_module.LAB}'].encode() + b'\\n')"
+    with Lab(2, "1500kbit") as lab:
+        done = lab.run(["python", "-c", told], timeout=60)
+        own = lab.run(["python", "-c", told], timeout=60, environment={lab_module.LAB: "mine"})
+    assert done.stdout.splitlines() == ["1500kbit between 2 hosts"] * 2
+    assert own.stdout.splitlines() == ["mine"] * 2
+
+
+def test_results_keep_the_lab(monkeypatch):
+    monkeypatch.delenv(lab_module.LAB, raising=False)
+    assert lab_module.LAB not in environment()["variables"]
+    monkeypatch.setenv(lab_module.LAB, "200mbit between 2 hosts")
+    assert environment()["variables"][lab_module.LAB] == "200mbit between 2 hosts"
 
 
 @pytest.mark.lab
