@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ledger import Ledger
+from ledger import Group, Ledger, groups
 from pages import plus_minus
 from virtual_run import spread
 
@@ -33,6 +33,26 @@ def best_rate(ledger: Ledger, cells: Iterable[Cell]) -> float | None:
         if "failure" not in ledger[cell]:
             losses[cell["rate"]] = last(ledger[cell], "loss")
     return min(losses, key=lambda rate: losses[rate]) if losses else None
+
+
+def chosen(
+    ledger: Ledger,
+    kind: str,
+    common: Callable[[], Iterable[Cell]],
+    tuned: Callable[[Ledger], Iterable[Cell]],
+) -> list[Group]:
+    """(cell without its seed, finished lines) of each algorithm: of `kind` "common" at the one
+    rate, of "best" at the best of the grid."""
+    return groups(ledger, common() if kind == "common" else tuned(ledger))
+
+
+def ends(lines: Sequence[Row], wanted: Mapping[str, tuple[str, float, int]]) -> Row:
+    """Mean and deviation over seeds at the last step; wanted: (column, factor, digits) of each
+    heading."""
+    return {
+        heading: plus_minus(*spread([factor * last(line, name) for line in lines]), digits)
+        for heading, (name, factor, digits) in wanted.items()
+    }
 
 
 def rates(

@@ -15,8 +15,7 @@ from initial_rate_runs import (
     initial,
     iterations,
 )
-from ledger import Ledger
-from mnist_tables import groups
+from ledger import Ledger, groups
 from pages import fill, markdown, plus_minus, write_csv
 from virtual_run import spread
 

@@ -2,9 +2,12 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+# A cell without its seed, and what the runs of all its seeds left.
+Group = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 class Ledger:
@@ -49,3 +52,14 @@ class Ledger:
 def key(cell: Mapping[str, Any]) -> str:
     """What decides whether two cells are the same run: all their values, in no order."""
     return json.dumps(dict(cell), sort_keys=True)
+
+
+def groups(ledger: Ledger, cells: Iterable[Mapping[str, Any]]) -> list[Group]:
+    """(cell without its seed, the finished lines of all seeds), in the order of `cells`."""
+    found: dict[str, Group] = {}
+    for cell in cells:
+        shared = {name: value for name, value in cell.items() if name != "seed"}
+        lines = found.setdefault(str(sorted(shared.items())), (shared, []))[1]
+        if cell in ledger:
+            lines.append(ledger[cell])
+    return [(cell, lines) for cell, lines in found.values() if lines]

@@ -4,49 +4,39 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from compared import difference, last, rates, summary
+from compared import chosen, difference, ends, last, rates, summary
 from drawing import legend, panels, save
 from ledger import Ledger
 from mnist_cnn_runs import ALGORITHMS, COMMON_RATE, common, sweep_of, tuned
-from mnist_tables import groups
-from pages import fill, markdown, plus_minus, write_csv
-from virtual_run import spread
+from pages import fill, markdown, write_csv
 
 Row = dict[str, Any]
 
 COLUMNS = ("test_error", "test_loss", "train_loss", "samples_computed", "time_s")
+ENDS = {
+    "test error (%)": ("test_error", 100, 2), "test loss": ("test_loss", 1, 4),
+    "train loss": ("train_loss", 1, 4),
+}  # fmt: skip
 COLOURS = {
     "serial": "#888888", "mini-batch": "#222222", "Local": "#ee6677", "DaSGD": "#4477aa",
     "backup": "#228833", "async": "#ccbb44",
 }  # fmt: skip
 
 
-def chosen(ledger: Ledger, kind: str) -> list[tuple[Row, list[Row]]]:
-    """(cell without its seed, finished lines) of each algorithm, at the common or the best rate."""
-    return groups(
-        ledger, [dict(cell) for cell in (common() if kind == "common" else tuned(ledger))]
-    )
-
-
 def outcomes(ledger: Ledger, kind: str) -> list[Row]:
     """Final results: mean and deviation over seeds."""
-    rows = []
-    for cell, lines in chosen(ledger, kind):
-        row: Row = {"algorithm": cell["name"], "rate": f"{cell['rate']:g}", "seeds": len(lines)}
-        errors = [100 * last(line, "test_error") for line in lines]
-        row["test error (%)"] = plus_minus(*spread(errors), 2)
-        for name in ("test_loss", "train_loss"):
-            values = [last(line, name) for line in lines]
-            row[name.replace("_", " ")] = plus_minus(*spread(values), 4)
-        row["samples computed"] = f"{last(lines[0], 'samples_computed'):.0f}"
-        row["virtual s"] = plus_minus(*spread([last(line, "time_s") for line in lines]), 1)
-        rows.append(row)
-    return rows
+    return [
+        {"algorithm": cell["name"], "rate": f"{cell['rate']:g}", "seeds": len(lines)}
+        | ends(lines, ENDS)
+        | {"samples computed": f"{last(lines[0], 'samples_computed'):.0f}"}
+        | ends(lines, {"virtual s": ("time_s", 1, 1)})
+        for cell, lines in chosen(ledger, kind, common, tuned)
+    ]
 
 
 def against_serial(ledger: Ledger, kind: str) -> list[Row]:
     """Test error less that of the serial run of the same seed, in images of 10,000."""
-    found = {cell["name"]: lines for cell, lines in chosen(ledger, kind)}
+    found = {cell["name"]: lines for cell, lines in chosen(ledger, kind, common, tuned)}
     serial = found.pop("serial", [])
     return [
         {"algorithm": f"{name} less serial", **difference(lines, serial, "test_error", 1e4, 0)}
@@ -59,7 +49,7 @@ def figure(ledger: Ledger, kind: str) -> Any:
     """Training and validation loss over computed samples: mean over seeds, band least to most."""
     title = f"the common rate {COMMON_RATE:g}" if kind == "common" else "each at its best rate"
     drawn, axes = panels(2, f"MNIST CNN 16-16-32-32, 8 virtual workers, {title}", 4.6)
-    for cell, lines in chosen(ledger, kind):
+    for cell, lines in chosen(ledger, kind, common, tuned):
         finished = [line for line in lines if "failure" not in line]
         if not finished:
             continue

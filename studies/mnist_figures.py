@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 from drawing import BLUES, COLOURS, MARKERS, family, legend, panels, save
-from ledger import Ledger
+from ledger import Ledger, groups
 from mnist_cells import DELAYS, PROPORTIONS, TARGETS, part, share
-from mnist_tables import best, groups, label, last
+from mnist_tables import best, label, last
 from virtual_run import spread
 
 Row = dict[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ledger import Ledger
+from ledger import Ledger, groups
 from mnist_cells import (
     COMMON_RATE,
     CORRECTED,
@@ -35,17 +35,6 @@ def label(cell: Cell) -> str:
     if cell["merge"] == "delta":
         return f"delta d={cell['delay']}"
     return f"DaSGD d={cell['delay']} xi={cell['xi']:g}"
-
-
-def groups(ledger: Ledger, cells: Iterable[Cell]) -> list[tuple[Cell, list[Row]]]:
-    """(cell without its seed, the finished lines of all seeds), in the order of `cells`."""
-    found: dict[str, tuple[Cell, list[Row]]] = {}
-    for cell in cells:
-        shared = {name: value for name, value in cell.items() if name != "seed"}
-        lines = found.setdefault(str(sorted(shared.items())), (shared, []))[1]
-        if cell in ledger:
-            lines.append(ledger[cell])
-    return [(cell, lines) for cell, lines in found.values() if lines]
 
 
 def last(line: Row, name: str) -> float:

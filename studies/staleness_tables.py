@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from drawing import legend, panels, save
-from ledger import Ledger
-from mnist_tables import groups
+from ledger import Ledger, groups
 from pages import fill, markdown, plus_minus, write_csv
 from staleness_runs import RATES, SEEDS, STALENESS, cells
 from virtual_run import spread

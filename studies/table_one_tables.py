@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from compared import difference, last, rates, summary
+from compared import chosen, difference, ends, rates, summary
 from drawing import COLOURS, MARKERS, legend, panels, save
 from ledger import Ledger
-from mnist_tables import groups
 from pages import fill, markdown, plus_minus, write_csv
 from table_one_runs import (
     ALGORITHMS,
@@ -23,38 +22,27 @@ from virtual_run import spread
 Row = dict[str, Any]
 
 COLUMNS = ("test_accuracy", "test_loss", "accuracy", "loss", "train_loss", "time_s")
+ENDS = {
+    "test accuracy (%)": ("test_accuracy", 100, 1), "validation accuracy (%)": ("accuracy", 100, 1),
+    "training loss": ("train_loss", 1, 3), "virtual ms": ("time_s", 1e3, 0),
+}  # fmt: skip
 TARGETS = (0.3, 0.4, 0.5)  # validation accuracy, fixed before the runs of full length
-
-
-def chosen(ledger: Ledger, kind: str) -> list[tuple[Row, list[Row]]]:
-    """(cell without its seed, finished lines) of each algorithm, at the common or the best rate."""
-    return groups(
-        ledger, [dict(cell) for cell in (common() if kind == "common" else tuned(ledger))]
-    )
 
 
 def outcomes(ledger: Ledger, kind: str) -> list[Row]:
     """Final results: mean and deviation over seeds."""
     rows = []
-    for cell, lines in chosen(ledger, kind):
+    for cell, lines in chosen(ledger, kind, common, tuned):
         row: Row = {"algorithm": cell["name"], "peak rate": f"{cell['rate']:g}"}
         row |= {"seeds": len(lines), "steps": lines[0]["steps"]}
         row["effective steps"] = f"{lines[0]['steps'] * lines[0]['share']:g}"
-        for name in ("test_accuracy", "accuracy"):
-            values = [100 * last(line, name) for line in lines]
-            kind_of = "test" if name.startswith("test") else "validation"
-            row[f"{kind_of} accuracy (%)"] = plus_minus(*spread(values), 1)
-        losses = [last(line, "train_loss") for line in lines]
-        row["training loss"] = plus_minus(*spread(losses), 3)
-        seconds = [1e3 * last(line, "time_s") for line in lines]
-        row["virtual ms"] = plus_minus(*spread(seconds), 0)
-        rows.append(row)
+        rows.append(row | ends(lines, ENDS))
     return rows
 
 
 def differences(ledger: Ledger, kind: str) -> list[Row]:
     """Test accuracy of each pair of algorithms, seed by seed, in points."""
-    found = {cell["name"]: lines for cell, lines in chosen(ledger, kind)}
+    found = {cell["name"]: lines for cell, lines in chosen(ledger, kind, common, tuned)}
     names = [name for name in ALGORITHMS if name in found]
     return [
         {"test accuracy, points": f"{one} less {other}"}
@@ -68,7 +56,7 @@ def differences(ledger: Ledger, kind: str) -> list[Row]:
 def targets(ledger: Ledger, kind: str) -> list[Row]:
     """Virtual milliseconds to each validation accuracy, if all seeds reached it."""
     rows = []
-    for cell, lines in chosen(ledger, kind):
+    for cell, lines in chosen(ledger, kind, common, tuned):
         row: Row = {"algorithm": cell["name"], "peak rate": f"{cell['rate']:g}"}
         for target in TARGETS:
             times = [1e3 * reached(line, target) for line in lines]
@@ -90,7 +78,7 @@ def figure(ledger: Ledger, kind: str) -> Any:
     """Validation accuracy over samples and over virtual time: mean over seeds and one deviation."""
     title = f"the common peak rate {COMMON_RATE:g}" if kind == "common" else "each at its best rate"
     drawn, axes = panels(2, f"resnet8 of width 8, 32 virtual workers, {title}", 4.6)
-    for cell, lines in chosen(ledger, kind):
+    for cell, lines in chosen(ledger, kind, common, tuned):
         finished = [line for line in lines if "failure" not in line]
         if not finished:
             continue
@@ -126,7 +114,7 @@ def write(folder: Path) -> None:
     ledger = Ledger(folder / "runs.jsonl")
     write_csv(folder / "summary.csv", summary(ledger, COLUMNS))
     for kind in ("best", "common"):
-        if chosen(ledger, kind):
+        if chosen(ledger, kind, common, tuned):
             save(figure(ledger, kind), folder / f"{kind}.png")
     readme = folder / "README.md"
     if readme.exists():

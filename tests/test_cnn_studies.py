@@ -130,3 +130,22 @@ def test_the_committed_pages_show_what_their_ledgers_hold(study):
     text = (folder / "README.md").read_text(encoding="utf-8")
     tables = importlib.import_module(f"{study.replace('-', '_')}_tables")
     assert tables.page(text, Ledger(folder / "runs.jsonl")) == text
+
+
+def test_both_studies_tables_choose_group_and_average_alike(tmp_path):
+    from compared import chosen, ends
+    from ledger import Ledger
+
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    cells = [{"name": name, "rate": 0.1, "seed": seed} for seed in (1, 2) for name in "ab"]
+    for cell, loss in zip(cells[:3], (2.0, 5.0, 4.0), strict=True):
+        ledger.add(cell, line(loss))
+    common = chosen(ledger, "common", lambda: cells, lambda ledger: [])
+    assert [(cell, len(lines)) for cell, lines in common] == [
+        ({"name": "a", "rate": 0.1}, 2), ({"name": "b", "rate": 0.1}, 1)
+    ]  # fmt: skip
+    best = chosen(ledger, "best", list, lambda found: cells[:1] if found is ledger else [])
+    assert [lines for _, lines in best] == [[ledger[cells[0]]]]
+    wanted = {"final loss": ("loss", 10, 1), "error": ("test_error", 1, 2)}
+    assert ends(common[0][1], wanted) == {"final loss": "30.0 ± 14.1", "error": "0.30 ± 0.14"}
+    assert ends([line(1.0, failure="not finite")], wanted) == {"final loss": "-", "error": "-"}
