@@ -180,13 +180,30 @@ def test_equal_runs_are_combined_by_their_median_time(tmp_path):
     [
         {"virtual": True}, {"machine": MACHINE | {"cpu": "slow"}}, {"batch": 20},
         {"algorithm": "local", "tau": 2}, {"scaling": "strong"}, {"data": "digits"},
-        {"allreduce": "ring"},
+        {"allreduce": "ring"}, {"bucket_bytes": 65536},
+        {"machine": MACHINE | {"variables": {"MPISGD_LAB": "1gbit between 2 hosts"}}},
     ],
 )  # fmt: skip
 def test_runs_that_differ_in_more_than_ranks_are_not_put_on_one_curve(tmp_path, other):
     made(tmp_path / "a.h5", ranks=1, scaling="weak")
     made(tmp_path / "b.h5", ranks=2, **({"scaling": "weak"} | other))
     assert scaling(opened(tmp_path / "a.h5", tmp_path / "b.h5")) == []
+
+
+def test_curves_of_one_algorithm_say_what_tells_them_apart(tmp_path):
+    for ranks in (1, 2):
+        made(tmp_path / f"m{ranks}.h5", ranks=ranks, scaling="weak")
+        for bucket in (4096, 65536):
+            made(tmp_path / f"o{bucket}-{ranks}.h5", ranks=ranks, scaling="weak",
+                 algorithm="minibatch-overlap", bucket_bytes=bucket)  # fmt: skip
+    rows = scaling(opened(*sorted(tmp_path.iterdir())))
+    assert [(r["algorithm"], r["settings"], r["ranks"]) for r in rows] == [
+        ("minibatch", None, 1), ("minibatch", None, 2),
+        ("minibatch-overlap", "bucket_bytes 4096", 1),
+        ("minibatch-overlap", "bucket_bytes 4096", 2),
+        ("minibatch-overlap", "bucket_bytes 65536", 1),
+        ("minibatch-overlap", "bucket_bytes 65536", 2),
+    ]  # fmt: skip
 
 
 # --- notes --------------------------------------------------------------------------------------
@@ -274,7 +291,7 @@ def test_text_tables_fit_and_name_every_column(folder, capsys):
     out = capsys.readouterr().out
     tables = [line for line in out.splitlines() if not line.startswith("note: ")]
     assert max(map(len, tables)) <= 132 + len(str(folder))
-    for word in ("samples_per_s", "wait_share", "effective_step_s", "busbw_GBps", "not reached"):
+    for word in ("step_s", "wait_share", "effective_step_s", "busbw_GBps", "not reached"):
         assert word in out
 
 

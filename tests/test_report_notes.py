@@ -3,6 +3,7 @@
 import pytest
 
 from mpisgd.cli import main
+from mpisgd.lab import LAB
 from mpisgd.report.accounting import row
 from mpisgd.report.collect import Named
 from mpisgd.report.notes import notes
@@ -10,11 +11,11 @@ from mpisgd.store.reader import read
 from mpisgd.store.writer import Writer
 
 
-def written(path, config=None, restarts=(), summary=None, virtual=False):
+def written(path, config=None, restarts=(), summary=None, virtual=False, environment=None):
     """A run of two ranks, complete."""
     config = {"algorithm": "minibatch"} | (config or {})
     with Writer(
-        path, kind="train", config=config, environment={}, ranks=2, virtual=virtual
+        path, kind="train", config=config, environment=environment or {}, ranks=2, virtual=virtual
     ) as store:
         for restart in restarts:
             store.restart(**restart)
@@ -61,3 +62,28 @@ def test_an_overlap_with_nothing_to_hide_behind_is_told(tmp_path, share, count):
     written(tmp_path / "a.h5", {"algorithm": "minibatch-overlap"}, summary=summary)
     found = [line for line in notes(opened(tmp_path / "a.h5")) if "holds 94% of" in line]
     assert len(found) == count
+
+
+def test_the_wires_of_a_lab_are_shown_and_are_part_of_the_machine(tmp_path, capsys):
+    for name, text in {
+        "a": "200mbit between 2 hosts",
+        "b": "1gbit between 2 hosts",
+        "c": "",
+    }.items():
+        written(tmp_path / f"{name}.h5", environment={"variables": {LAB: text} if text else {}})
+    files = opened(*sorted(tmp_path.iterdir()))
+    assert [row(named.run, named.name)["lab_rate"] for named in files] == ["200mbit", "1gbit", None]
+    (line,) = [line for line in notes(files) if line.startswith("machines differ")]
+    assert "lab of 200mbit: " in line
+    assert "lab of 1gbit: " in line
+    assert main(["report", str(tmp_path)]) == 0
+    assert "lab_rate" in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "c.h5")]) == 0
+    assert "lab_rate" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("variables", [None, [], {LAB: None}, {LAB: " "}, {LAB: 3}])
+def test_a_variable_that_is_nonsense_is_no_lab_or_itself(tmp_path, variables):
+    written(tmp_path / "a.h5", environment={"variables": variables})
+    (named,) = opened(tmp_path / "a.h5")
+    assert row(named.run, named.name)["lab_rate"] == ("3" if variables == {LAB: 3} else None)

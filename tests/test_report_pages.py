@@ -101,6 +101,16 @@ def test_the_page_is_whole_and_shows_nothing_unescaped(text):
     assert "mpisgd train &#39;a b;$(x)&#39;" in text
 
 
+def test_what_a_file_was_made_with_is_folded_twice(made, text):
+    """A file opens to its command; the long texts in it are to be opened one by one."""
+    opened = re.findall(r"<summary>([^<]*)</summary>\s*(<\w+>)?", text)
+    folded = [summary for summary, follows in opened if follows == "<pre>"]
+    assert folded == ["Experiment", "Environment"] * len(made.runs)
+    files = [summary for summary, follows in opened if follows == "<p>"]
+    assert files == [html.escape(named.name) for named in made.runs]
+    assert text.count("<pre>") == 3 * len(made.runs)
+
+
 def test_the_page_explains_its_columns(made, text):
     shown = {c.key for s in made.sections if not s.long for c in filled(s)}
     for key in shown & set(TERMS):

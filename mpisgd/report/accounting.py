@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mpisgd.lab import LAB
 from mpisgd.store.reader import Run
 
 PARTS = ("compute", "update", "poll", "wait")
@@ -25,6 +26,7 @@ def row(run: Run, name: str) -> dict[str, Any]:
         "ranks": run.ranks,
         **{key: config.get(key) for key in ("tau", "delay", "xi", "merge")},
         "clock": clock(run),
+        "lab_rate": lab_rate(run),
         "state": "complete" if run.complete else "partial",
         "restarts": len(run.restarts),
     }
@@ -40,6 +42,13 @@ def row(run: Run, name: str) -> dict[str, Any]:
 def clock(run: Run) -> str:
     """Whose seconds they are: never compare the two."""
     return "virtual" if run.virtual else "wall"
+
+
+def lab_rate(run: Run) -> str | None:
+    """The rate of the lab's wires, as tc writes it; None for what ran outside of a lab."""
+    variables = run.environment.get("variables")
+    told = variables.get(LAB) if isinstance(variables, dict) else None
+    return str(told).split()[0] if str(told or "").strip() else None
 
 
 def speed(run: Run) -> dict[str, Any]:

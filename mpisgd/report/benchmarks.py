@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.report.accounting import clock
+from mpisgd.report.accounting import clock, lab_rate
 from mpisgd.report.collect import Named
 
 KEYS = (
@@ -18,7 +18,8 @@ def rows(named: Named) -> list[dict[str, Any]]:
     found = []
     for case in named.run.cases:
         values = _measured(case.row, case.seconds) | case.row
-        found.append({"file": named.name, "clock": clock(named.run)} | values)
+        place = {"file": named.name, "clock": clock(named.run), "lab_rate": lab_rate(named.run)}
+        found.append(place | values)
     return found
 
 

@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="*", metavar="FILES", help="result files, or folders of them"
     )
-    parser.add_argument("--columns", action="store_true", help="say what each column means")
+    parser.add_argument("--columns", nargs="?", const="", metavar="all|A,B,...",
+                        help="show all columns, or these; alone: say what each means "
+                        "[text: the essential ones; other formats: all]")  # fmt: skip
     shown = "of what is printed [table; nothing when a file is written]"
     parser.add_argument("--format", choices=FORMATS, help=shown)
     parser.add_argument("--table", choices=TABLES, help="print this table only")
@@ -45,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Report; exit code 1 when a file could not be read and the rest was reported all the same,
     2 when none could."""
-    if arguments.columns:
+    if arguments.columns == "":
         from mpisgd.report.terms import legend
 
         print(legend())
@@ -58,20 +60,23 @@ def run(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from mpisgd.report.collect import collect, find
     from mpisgd.report.sections import report, shown
+    from mpisgd.report.views import asked_for
 
     targets = _targets(arguments.targets)
+    columns = None if arguments.columns is None else asked_for(arguments.columns)
     _check_outputs(arguments)
     runs, problems = collect(find(arguments.files))
     for problem in problems:
         print(f"mpisgd report: {problem}", file=sys.stderr)
     if runs:
         made = report(runs, targets, problems)
+        terminal = shutil.get_terminal_size((WIDTH, 24)).columns
+        width = terminal if sys.stdout.isatty() else WIDTH
+        text = shown(made, arguments.format or "table", arguments.table, width, columns)
         _write(made, arguments)
         written = arguments.html or arguments.figures or arguments.trace
-        if arguments.format or arguments.table or not written:
-            terminal = shutil.get_terminal_size((WIDTH, 24)).columns
-            width = terminal if sys.stdout.isatty() else WIDTH
-            print(shown(made, arguments.format or "table", arguments.table, width))
+        if arguments.format or arguments.table or arguments.columns or not written:
+            print(text)
         if arguments.format in ("csv", "fom"):
             for note in made.notes:
                 print(f"note: {note}", file=sys.stderr)

@@ -83,13 +83,14 @@ def speedup(rows: Sequence[dict[str, Any]], time: str) -> Any:
     if not rows:
         return None
     figure, axes = _axes(f"Speed-up ({time} time)")
-    curves: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
+    curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in rows:
-        key = (row["algorithm"], row["allreduce"], row["scaling"], row["base"])
+        words = (row["algorithm"], row["allreduce"], row["settings"], row["scaling"])
+        key = (", ".join(str(word) for word in words if word), row["base"])
         curves.setdefault(key, []).append((row["ranks"], row["speedup"] or np.nan))
-    for index, ((algorithm, allreduce, scaling, _), points) in enumerate(curves.items()):
+    for index, ((label, _), points) in enumerate(curves.items()):
         places, values = zip(*points, strict=True)
-        axes.plot(places, values, label=f"{algorithm}, {allreduce}, {scaling}", **_style(index))
+        axes.plot(places, values, label=label, **_style(index))
         axes.plot(places, [p / places[0] for p in places], color="#999999", linestyle=":", zorder=1)
     axes.plot([], [], color="#999999", linestyle=":", label="ideal")
     ranks = sorted({row["ranks"] for row in rows})

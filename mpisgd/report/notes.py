@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from mpisgd.report.accounting import clock, effective_share
+from mpisgd.report.accounting import clock, effective_share, lab_rate
 from mpisgd.report.collect import Named
 
 # What must be equal for times or accuracies to be compared. Ranks, algorithms and their own
@@ -51,7 +51,7 @@ def notes(runs: Sequence[Named]) -> list[str]:
 
 
 def machine(named: Named) -> str:
-    """The kind of machine and the library that a run was measured on, in one line.
+    """The kind of machine, the library and the lab's wires that a run was measured on, in one line.
 
     Host names are no part of it: on a cluster every job gets others.
     """
@@ -59,7 +59,9 @@ def machine(named: Named) -> str:
     if named.run.virtual:
         return f"virtual network {named.run.config.get('network')}"
     library = str(environment.get("mpi_library") or "no MPI").splitlines()[0][:60].strip()
-    return f"{environment.get('cpus')} x {environment.get('cpu')}, {library}"
+    rate = lab_rate(named.run)
+    wires = f", lab of {rate}" if rate else ""
+    return f"{environment.get('cpus')} x {environment.get('cpu')}, {library}{wires}"
 
 
 def workload(named: Named) -> tuple[Hashable, ...]:

@@ -5,7 +5,7 @@ and is named. Karp-Flatt: e = (1/S - 1/q) / (1 - 1/q), the serial share that exp
 speed-up S on q times the base's ranks (Karp and Flatt, CACM 33(5), 1990).
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -13,24 +13,47 @@ from mpisgd.report.accounting import clock, speed
 from mpisgd.report.collect import Named
 from mpisgd.report.notes import WORKLOAD, machine, workload
 
-RULE = ("algorithm", "allreduce", "tau", "delay", "xi", "merge", "chunks", "progress")
+RULE = (
+    "algorithm", "allreduce", "tau", "delay", "xi", "merge", "bucket_bytes", "chunks", "progress",
+)  # fmt: skip
+NAMES = ("algorithm", "allreduce")  # of the rule: columns of their own
+
+Points = dict[int, list[Named]]  # of a curve: equal runs by their ranks
 
 
 def scaling(runs: Sequence[Named]) -> list[dict[str, Any]]:
     """One row for each curve and rank count; none for runs that state no scaling."""
-    curves: dict[Hashable, dict[int, list[Named]]] = {}
+    curves: dict[Hashable, Points] = {}
     for named in runs:
         config = named.run.config
         if named.run.kind == "train" and config.get("scaling") in ("weak", "strong"):
             curves.setdefault(_curve(named), {}).setdefault(named.run.ranks, []).append(named)
-    rows: list[dict[str, Any]] = []
-    for points in curves.values():
-        if len(points) > 1:
-            rows += _rows(points)
-    return rows
+    drawn = [points for points in curves.values() if len(points) > 1]
+    return [row for points in drawn for row in _rows(points, _settings(points, drawn))]
 
 
-def _rows(points: dict[int, list[Named]]) -> list[dict[str, Any]]:
+def _settings(points: Points, curves: Sequence[Points]) -> str | None:
+    """What of the rule tells a curve from others of its algorithm; None where nothing does."""
+    own = _config(points)
+    alike = [
+        config
+        for config in map(_config, curves)
+        if all(config.get(key) == own.get(key) for key in NAMES)
+    ]
+    told = [
+        f"{key} {own.get(key)}"
+        for key in RULE
+        if len({str(config.get(key)) for config in alike}) > 1
+    ]
+    return ", ".join(told) or None
+
+
+def _config(points: Points) -> Mapping[str, Any]:
+    """That of any of a curve's runs: they have one rule."""
+    return next(iter(points.values()))[0].run.config
+
+
+def _rows(points: Points, settings: str | None) -> list[dict[str, Any]]:
     base_ranks = min(points)
     rates = {ranks: _samples_per_s(points[ranks]) for ranks in sorted(points)}
     base = rates[base_ranks]
@@ -45,6 +68,7 @@ def _rows(points: dict[int, list[Named]]) -> list[dict[str, Any]]:
                 "scaling": run.config.get("scaling"),
                 "algorithm": run.config.get("algorithm"),
                 "allreduce": run.config.get("allreduce"),
+                "settings": settings,
                 "clock": clock(run),
                 "ranks": ranks,
                 "runs": len(points[ranks]),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpisgd import tables
-from mpisgd.report import accounting, benchmarks, notes, scaling, servers
+from mpisgd.report import accounting, benchmarks, notes, scaling, servers, views
 from mpisgd.report.collect import Named
 from mpisgd.tables import Column
 
@@ -20,14 +20,15 @@ RUNS = (
     Column("other_share", ".1%"), Column("loss"),
     Column("accuracy", ".4f"), Column("ema_accuracy", ".4f"),
     Column("effective_steps", ".6g"), Column("step_s"), Column("effective_step_s"),
-    Column("time_s"), Column("clock"), Column("state"), Column("restarts"),
+    Column("time_s"), Column("clock"), Column("lab_rate"), Column("state"), Column("restarts"),
 )  # fmt: skip
 TARGETS = tuple(
     Column(key) for key in ("file", "algorithm", "ranks", "target", "reached",
                             *accounting.TARGET_COLUMNS, "clock")
 )  # fmt: skip
 SCALING = (
-    Column("scaling"), Column("algorithm"), Column("allreduce"), Column("clock"), Column("ranks"),
+    Column("scaling"), Column("algorithm"), Column("allreduce"), Column("settings"),
+    Column("clock"), Column("ranks"),
     Column("runs"), Column("samples_per_s"), Column("speedup", ".3f"), Column("efficiency", ".1%"),
     Column("karp_flatt", ".4f"), Column("base"),
 )  # fmt: skip
@@ -58,6 +59,7 @@ ARRIVALS = (
     Column("clock"),
 )  # fmt: skip
 MANY_SHARDS = 24  # rows
+MORE = "more columns: --columns all; what they mean: --columns"
 
 UNITS = {
     "steps_per_s": "1/s", "samples_per_s": "1/s", "step_s": "s", "effective_step_s": "s",
@@ -104,8 +106,10 @@ def report(
     reached = [row for n in train for row in accounting.targets(n.run, n.name, targets)]
     shards = [row for named in train for row in servers.shards(named)]
     cases = [row for named in runs for row in benchmarks.rows(named)]
-    extra = [key for key in _keys(cases) if key not in (*benchmarks.KEYS, "file", "clock")]
-    names = ["file", *benchmarks.KEYS, *extra, "clock"]
+    extra = [
+        key for key in _keys(cases) if key not in (*benchmarks.KEYS, "file", "clock", "lab_rate")
+    ]
+    names = ["file", *benchmarks.KEYS, *extra, "clock", "lab_rate"]
     sections = [
         Section("runs", "Training runs", ("file",), RUNS, rows),
         Section("servers", "Runs with parameter servers", ("file",), SERVERS,
@@ -126,14 +130,23 @@ def report(
     return Report(list(runs), [s for s in sections if s.rows], told, list(problems))
 
 
-def shown(made: Report, form: str, table: str | None = None, width: int = 0) -> str:
+def shown(
+    made: Report,
+    form: str,
+    table: str | None = None,
+    width: int = 0,
+    columns: Sequence[str] | None = None,
+) -> str:
     """The report as table, json, csv or fom. csv shows one table: `table`, else the first there is.
 
-    width: text tables wider than this are cut in blocks of columns; 0 for never.
+    width: text tables wider than this are cut in blocks of columns; 0 for never. columns: names, or
+    ("all",); default: in text the essential ones, else all. UsageError for an unknown name.
     """
     chosen = [s for s in made.sections if table in (None, s.name)]
     if table is None and form != "json":
         chosen = [s for s in chosen if not s.long]
+    if columns is not None and tuple(columns) != (views.ALL,):
+        chosen = _with_columns(chosen, columns)
     if form == "json":
         page: dict[str, Any] = {
             s.name: json.loads(tables.render(s.columns, s.rows, "json")) for s in chosen
@@ -143,12 +156,28 @@ def shown(made: Report, form: str, table: str | None = None, width: int = 0) -> 
         return tables.render(chosen[0].columns, chosen[0].rows, "csv") if chosen else ""
     if form == "fom":
         return "\n".join(line for section in chosen for line in _fom(section))
-    parts = []
-    for section in chosen:
-        heading = f"{section.title}\n\n" if len(chosen) > 1 else ""
-        parts.append(heading + _blocks(section, width))
-    parts += ["\n".join(f"note: {line}" for line in made.notes)] if made.notes else []
-    return "\n\n".join(parts)
+    return _text(chosen, made.notes, width, whole=columns is not None)
+
+
+def _with_columns(sections: Sequence[Section], names: Sequence[str]) -> list[Section]:
+    """The tables that have any of the columns, with these alone."""
+    views.check(names, list(dict.fromkeys(c.key for s in sections for c in s.columns)))
+    cut = [s._replace(columns=views.named(names, s.columns, s.label)) for s in sections]
+    return [section for section in cut if section.columns]
+
+
+def _text(sections: Sequence[Section], told: Sequence[str], width: int, whole: bool) -> str:
+    """Tables, notes and, unless all columns are there, how to see them."""
+    parts, left_out = [], False
+    for section in sections:
+        columns = filled(section)
+        few = columns if whole else views.essential(section.name, columns, section.rows)
+        left_out |= len(few) < len(columns)
+        heading = f"{section.title}\n\n" if len(sections) > 1 else ""
+        parts.append(heading + _blocks(few, section.rows, width))
+    lines = [f"note: {line}" for line in told]
+    lines += [MORE] if left_out else []
+    return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])])
 
 
 def filled(section: Section) -> list[Column]:
@@ -156,16 +185,16 @@ def filled(section: Section) -> list[Column]:
     return [c for c in section.columns if any(row.get(c.key) is not None for row in section.rows)]
 
 
-def _blocks(section: Section, width: int) -> str:
+def _blocks(columns: Sequence[Column], rows: Sequence[dict[str, Any]], width: int) -> str:
     """The text table; the first column leads each block of columns when it must be cut."""
-    lead, *rest = filled(section)
+    lead, *rest = columns
     blocks: list[str] = []
     while rest or not blocks:
         count = len(rest)
-        text = tables.render([lead, *rest], section.rows, "table")
+        text = tables.render([lead, *rest], rows, "table")
         while width and count > 1 and len(max(text.splitlines(), key=len)) > width:
             count -= 1
-            text = tables.render([lead, *rest[:count]], section.rows, "table")
+            text = tables.render([lead, *rest[:count]], rows, "table")
         rest = rest[count:]
         blocks.append(text)
     return "\n\n".join(blocks)

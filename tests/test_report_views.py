@@ -1,0 +1,151 @@
+"""Which columns a report shows: a first look, all of them, or those asked for."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpisgd.cli import main
+from mpisgd.report import sections, views
+from mpisgd.report.benchmarks import KEYS
+from mpisgd.report.terms import TERMS
+from mpisgd.store.writer import Writer
+
+FIT = 120  # characters of a first look at files with short names
+DASGD = {"algorithm": "dasgd", "tau": 4, "delay": 3, "xi": 0.25, "merge": "convex"}
+RUNS = {
+    "minibatch": {"algorithm": "minibatch"}, "overlap": {"algorithm": "minibatch-overlap"},
+    "dasgd": DASGD,
+}  # fmt: skip
+
+
+def train(path, config, accuracy=0.97, steps=8):
+    config = {"allreduce": "halving-doubling", "data": "mnist", "batch": 32, **config}
+    with Writer(path, kind="train", config=config, environment={}, ranks=8) as store:
+        for rank in range(8):
+            times = np.full(steps, 0.01234)
+            store.steps(rank, 1, {
+                "start_s": np.arange(steps) * 1.0, "step_s": times, "compute_s": times / 2,
+                "update_s": times / 8, "poll_s": times / 8, "wait_s": times / 4,
+                "samples": np.full(steps, 32),
+            })  # fmt: skip
+        more = {} if accuracy is None else {"accuracy": accuracy}
+        store.evaluation(step=steps, time_s=12.34, loss=0.1, samples_used=1e6, **more)
+        store.complete({})
+
+
+def bench(path):
+    row = {
+        "benchmark": "allreduce", "algorithm": "halving-doubling", "ranks": 128, "bytes": 4 << 20,
+        "dtype": "float32", "in_place": False, "chunks": 1, "wrong": 0,
+        "ci_low_s": 1.1e-3, "ci_high_s": 1.3e-3,
+    }  # fmt: skip
+    with Writer(path, kind="bench", config={}, environment={}, ranks=2) as store:
+        store.case(row, np.full((3, 2), 1.2345678e-3))
+        store.complete({})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("views")
+    for name, config in RUNS.items():
+        train(made / f"{name}.h5", config)
+    bench(made / "bench.h5")
+    return made
+
+
+@pytest.fixture
+def files(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    return [f"{name}.h5" for name in (*RUNS, "bench")]
+
+
+def printed(capsys, *words):
+    assert main(["report", *words]) == 0
+    return capsys.readouterr().out
+
+
+def headings(text):
+    """The columns of a text's tables, from the lines that hold names alone."""
+    lines = [line.split() for line in text.splitlines()]
+    return {word for line in lines if line and set(line) <= {*TERMS, "benchmark"} for word in line}
+
+
+def test_a_first_look_fits_and_says_that_there_is_more(capsys, files):
+    text = printed(capsys, *files)
+    tables = [line for line in text.splitlines() if not line.startswith(("note: ", "more "))]
+    assert 100 < max(map(len, tables)) <= FIT
+    assert {"effective_step_s", "accuracy", "clock", "busbw_GBps"} <= headings(text)
+    assert not {"loss", "poll_share", "state", "restarts", "ci_low_s"} & headings(text)
+    assert text.splitlines()[-1] == sections.MORE
+
+
+def test_all_columns_are_there_for_the_asking_and_in_forms_for_programs(capsys, files):
+    whole = headings(printed(capsys, *files, "--columns", "all"))
+    assert {"loss", "poll_share", "state", "restarts", "ci_low_s", "dtype"} <= whole
+    page = json.loads(printed(capsys, *files, "--format", "json"))
+    assert whole <= {key for name in ("runs", "targets", "bench") for key in page[name][0]}
+    assert page == json.loads(printed(capsys, *files, "--format", "json", "--columns", "all"))
+    assert sections.MORE not in printed(capsys, *files, "--columns", "all")
+    fom = printed(capsys, *files, "--format", "fom")
+    assert ".poll_share " in fom
+    assert fom == printed(capsys, *files, "--format", "fom", "--columns", "all")
+
+
+def test_columns_by_name_come_in_that_order_from_the_tables_that_have_them(capsys, files):
+    words = [*files, "--columns", "steps, file,poll_share"]
+    text = printed(capsys, *words)
+    assert text.splitlines()[2].split() == ["steps", "file", "poll_share"]
+    assert "Benchmarks" not in text
+    page = json.loads(printed(capsys, *words, "--format", "json"))
+    assert set(page) == {"runs", "targets", "notes", "damaged"}
+    assert [list(row) for row in page["runs"]] == [["steps", "file", "poll_share"]] * 3
+    rows = csv.reader(io.StringIO(printed(capsys, *words, "--format", "csv", "--table", "runs")))
+    assert next(rows) == ["steps", "file", "poll_share"]
+    fom = printed(capsys, *words, "--format", "fom").split()
+    assert {word.rpartition(".")[2] for word in fom if word.startswith("name=")} == {
+        "steps", "poll_share"
+    } - {"steps"}  # fmt: skip
+    assert "file" in printed(capsys, *files, "--columns", "file")
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ("acuracy", "--columns 'acuracy': no such column here; did you mean accuracy?; there are"),
+        ("file,all", "--columns 'all': no such column here"),
+        (" , ", "--columns ' , ': all, or names of columns"),
+        ("dense.h5", "no such column here; there are file, algorithm"),
+    ],
+)
+def test_a_column_that_is_none_is_refused_before_anything_is_written(capsys, files, columns, told):
+    words = [files[0], "--columns", columns, "--trace", "t.json", "--format", "json"]
+    assert main(["report", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err
+    assert len(err.splitlines()) == 1
+    assert not Path("t.json").exists()
+
+
+def test_a_loss_stands_in_for_an_accuracy(capsys, tmp_path):
+    train(tmp_path / "a.h5", RUNS["dasgd"], accuracy=None)
+    found = headings(printed(capsys, str(tmp_path / "a.h5"), "--table", "runs"))
+    assert "loss" in found
+    assert "accuracy" not in found
+
+
+def test_every_essential_column_is_one_of_its_table():
+    tables = {
+        "runs": sections.RUNS, "servers": sections.SERVERS, "shards": sections.SHARDS,
+        "targets": sections.TARGETS, "scaling": sections.SCALING,
+    }  # fmt: skip
+    for name, columns in tables.items():
+        assert set(views.ESSENTIAL[name]) <= {column.key for column in columns}
+        assert columns[0].key in views.ESSENTIAL[name]
+    of_benches = {*KEYS, "file", "clock", "lab_rate", "progress", "polls", "hidden"}
+    assert set(views.ESSENTIAL["bench"]) <= of_benches
+    assert set(views.ESSENTIAL) == {*tables, "bench"}
