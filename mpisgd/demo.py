@@ -12,7 +12,7 @@ from mpisgd.store.target import check_target
 RANKS = 4
 NEXT = """
 On one machine an average costs less than a step saves: DaSGD has little to hide here, and pays for
-it with the steps that it discards (effective_steps). A slow network, on a virtual clock:
+it with the steps that it discards (effective_step_s). A slow network, on a virtual clock:
   mpisgd train --virtual 8 --network ethernet-10g --step-time 100us \\
       --algorithm dasgd --output {folder}/slow.h5
 All files as a page: mpisgd report {folder} --html {folder}/report.html"""

@@ -1,8 +1,9 @@
 """The experiment: everything that decides a run's numbers, checked before anything starts."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,11 @@ class Experiment:
     )
     data: str = _option("digits", options.one_of(DATASETS), "what it is trained on")
     data_path: str | None = _option(None, options.text(), "folder or file of the data")
-    data_samples: int | None = _option(None, options.whole(1, 10**9), "training samples to use")
+    data_samples: int | None = _option(
+        None,
+        options.whole(1, 10**9),
+        "training samples to use; the test set of real data stays whole",
+    )
     augment: str = _option(
         "none", options.one_of(AUGMENTS), "what is done to the images of a batch, drawn anew"
     )
@@ -188,6 +193,12 @@ class Experiment:
 
     def check(self, place: str = "--{}", hint: str = "") -> None:
         """UsageError for values that do not go together; `place` and `hint` as in `read`."""
+        self._check_taken(place, hint)
+        for mistake in chain(self._unfitting(), self._unfitting_updates(), self._out_of_range()):
+            raise mistake
+
+    def _check_taken(self, place: str, hint: str) -> None:
+        """UsageError for an option that the algorithm does not have and others do."""
         takes = OPTIONS[self.algorithm]
         takers = {name for names in OPTIONS.values() for name in names}
         for option in fields(self):
@@ -198,65 +209,58 @@ class Experiment:
                 given = getattr(self, name)
                 told = None if given is True else given  # a switch has no value on a command line
                 raise UsageError(place.format(flag(option)), told, allowed)
+
+    def _unfitting(self) -> Iterator[UsageError]:
+        """What does not go together in the model, the length of the run, averages and pushes."""
         if self.hidden is not None and self.model not in HIDDEN:
-            raise UsageError("--hidden", self.hidden, f"--model {self.model} has no hidden layers")
+            yield UsageError("--hidden", self.hidden, f"--model {self.model} has no hidden layers")
         if self.steps is not None and self.epochs is not None:
-            raise UsageError("--steps", self.steps, "give either --steps or --epochs")
+            yield UsageError("--steps", self.steps, "give either --steps or --epochs")
         if self.merge == "overwrite" and self.xi not in (None, 0.0):
-            raise UsageError("--xi", self.xi, "--merge overwrite keeps nothing local")
+            yield UsageError("--xi", self.xi, "--merge overwrite keeps nothing local")
         if self.merge == "delta" and self.xi is not None:
-            raise UsageError("--xi", self.xi, "--merge delta has no xi")
-        if self.nesterov and self.optimiser != "sgd":
-            raise UsageError("--nesterov", None, f"--optimiser {self.optimiser} has none; sgd does")
-        if self.clip is not None and self.algorithm == "minibatch-overlap":
-            allowed = "minibatch-overlap sends a gradient before its norm is known; minibatch can"
-            raise UsageError("--clip", self.clip, allowed)
-        if self.push == "layerwise" and self.clip is not None:
-            allowed = "--push layerwise sends a gradient before its norm is known; whole can"
-            raise UsageError("--clip", self.clip, allowed)
+            yield UsageError("--xi", self.xi, "--merge delta has no xi")
         if self.prefetch and self.push == "layerwise":
             allowed = (
                 "with --prefetch only whole: parts would leave before the last gradient is answered"
             )
-            raise UsageError("--push", self.push, allowed)
+            yield UsageError("--push", self.push, allowed)
         if self.prefetch and self.requeue:
             allowed = "not with --requeue: a batch begins before the last one's fate is known"
-            raise UsageError("--prefetch", None, allowed)
+            yield UsageError("--prefetch", None, allowed)
+
+    def _unfitting_updates(self) -> Iterator[UsageError]:
+        """What does not go together in the update rule."""
+        if self.nesterov and self.optimiser != "sgd":
+            yield UsageError("--nesterov", None, f"--optimiser {self.optimiser} has none; sgd does")
+        if self.clip is not None and self.algorithm == "minibatch-overlap":
+            allowed = "minibatch-overlap sends a gradient before its norm is known; minibatch can"
+            yield UsageError("--clip", self.clip, allowed)
+        if self.clip is not None and self.push == "layerwise":
+            allowed = "--push layerwise sends a gradient before its norm is known; whole can"
+            yield UsageError("--clip", self.clip, allowed)
         for name in ("rmsprop_decay", "epsilon"):
             if getattr(self, name) is not None and self.optimiser != "rmsprop":
                 allowed = f"--optimiser {self.optimiser} has none; rmsprop does"
-                raise UsageError(f"--{name.replace('_', '-')}", getattr(self, name), allowed)
-        if self.rmsprop_decay == 1.0:
-            raise UsageError("--rmsprop-decay", self.rmsprop_decay, "a number in [0, 1)")
-        if self.momentum == 1.0:
-            raise UsageError("--momentum", self.momentum, "a number in [0, 1)")
-        if self.ema == 1.0:
-            raise UsageError("--ema", self.ema, "a number in [0, 1)")
+                yield UsageError(f"--{name.replace('_', '-')}", getattr(self, name), allowed)
         if self.ema_warm_up and self.ema is None:
-            raise UsageError("--ema-warm-up", None, "needs --ema, the decay to come to")
+            yield UsageError("--ema-warm-up", None, "needs --ema, the decay to come to")
+
+    def _out_of_range(self) -> Iterator[UsageError]:
+        """Values of which one alone is too large, or too large beside another."""
+        for name in ("rmsprop_decay", "momentum", "ema"):
+            if (value := getattr(self, name)) == 1.0:
+                yield UsageError(f"--{name.replace('_', '-')}", value, "a number in [0, 1)")
         tau, delay = self.tau or 4, self.delay if self.delay is not None else 1
-        if "delay" in takes and isinstance(delay, int) and delay > tau:
-            raise UsageError("--delay", delay, f"at most --tau, which is {tau}")
+        if "delay" in OPTIONS[self.algorithm] and isinstance(delay, int) and delay > tau:
+            yield UsageError("--delay", delay, f"at most --tau, which is {tau}")
 
     def resolved(self, ranks: int, samples: int) -> "Experiment":
         """With every default that depends on the rest, or on the data, filled in."""
         takes = OPTIONS[self.algorithm]
-        defaults: dict[str, Any] = {"tau": 4, "delay": 1, "merge": "convex", "xi": 0.25}
-        defaults |= {"backups": 1, "timeout_s": 1.0, "stale": "finish", "staleness_rate": False}
-        defaults |= {"staleness": 0, "bucket_bytes": BUCKET}
-        if self.merge is not None:
-            defaults["xi"] = {"convex": 0.25, "delta": 1.0, "overwrite": 0.0}[self.merge]
-        values: dict[str, Any] = {
-            name: default
-            for name, default in defaults.items()
-            if name in takes and getattr(self, name) is None
-        }
+        values = self._defaults()
         if "servers" in takes:
             values |= self._resolved_servers(ranks)
-        if self.delay == "auto":
-            values.pop("tau", None)  # follows from the delay, see tuning
-        if self.model in HIDDEN and self.hidden is None:
-            values["hidden"] = HIDDEN[self.model]
         resolved = replace(self, **values, ranks=ranks)
         if self.straggler is not None:
             stragglers.parse(self.straggler).check(resolved.workers)
@@ -272,6 +276,25 @@ class Experiment:
         elif self.step_time_s is None and (calibrated := resolved._calibrated_step()) is not None:
             values |= {"step_time_from": self.network, "step_time_s": calibrated}
         return replace(resolved, **values, steps=steps, evaluate_every=every)
+
+    def _defaults(self) -> dict[str, Any]:
+        """Of the options that were not given: those that depend on neither ranks nor data."""
+        defaults: dict[str, Any] = {"tau": 4, "delay": 1, "merge": "convex", "xi": 0.25}
+        defaults |= {"backups": 1, "timeout_s": 1.0, "stale": "finish", "staleness_rate": False}
+        defaults |= {"staleness": 0, "bucket_bytes": BUCKET}
+        if self.merge is not None:
+            defaults["xi"] = {"convex": 0.25, "delta": 1.0, "overwrite": 0.0}[self.merge]
+        if self.delay == "auto":
+            del defaults["tau"]  # follows from the delay, see tuning
+        takes = OPTIONS[self.algorithm]
+        values = {
+            name: default
+            for name, default in defaults.items()
+            if name in takes and getattr(self, name) is None
+        }
+        if self.model in HIDDEN and self.hidden is None:
+            values["hidden"] = HIDDEN[self.model]
+        return values
 
     def _calibrated_step(self) -> float | None:
         """A step's seconds by the file of `--network`, if it was calibrated with this model."""

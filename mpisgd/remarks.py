@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import Any
 
+from mpisgd import calibration
 from mpisgd.arguments import is_given
 from mpisgd.experiment import Experiment
 
@@ -20,6 +21,7 @@ def tell_assumptions(
     lines = [*_few_samples(experiment, dataset), *_high_rate(experiment, arguments)]
     if rank is None:
         lines += [*_free_time(experiment), *_calibrated(experiment)]
+        lines += calibration.doubts(experiment.network)
     for line in lines:
         print(f"mpisgd: note: {line}", file=sys.stderr)
     sys.stderr.flush()

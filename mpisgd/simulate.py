@@ -16,6 +16,7 @@ from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
 from allreduce.simulate_goal import goal
 from allreduce.simulate_program import messages
+from mpisgd import calibration
 from mpisgd.errors import UsageError
 from mpisgd.predict import quantities
 from mpisgd.sizes import parse_rate, parse_size, parse_sizes
@@ -146,6 +147,7 @@ def _network(arguments: argparse.Namespace) -> Network:
         chosen = base.with_(**changes)
     except AllreduceError as mistake:
         raise UsageError("--network", arguments.network, str(mistake)) from None
+    calibration.tell(arguments.network, unused=changes)
     return chosen if chosen == base else _starred(base, chosen)
 
 

@@ -8,6 +8,7 @@ the speed of the largest, below them in the time of the smallest.
 import tomllib
 from pathlib import Path
 
+from mpisgd import calibration
 from mpisgd.errors import UsageError
 
 PLACE = "--step-time"
@@ -30,13 +31,10 @@ def seconds(text: str, batch: int) -> float:
 def of_network(network: str | None, batch: int, **trained: object) -> float | None:
     """Seconds of a step in a network file, if it was calibrated with what is trained: the same
     model, hidden, data and dtype. None for any other network."""
-    if network is None or not network.endswith(".toml"):
+    found = calibration.table(network)
+    if network is None or not found:
         return None
-    try:
-        table = tomllib.loads(Path(network).read_text(encoding="utf-8"))["calibration"]
-        same = all(table[key] == value for key, value in trained.items())
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return None  # who reads the network says what is wrong with it
+    same = all(key in found and found[key] == value for key, value in trained.items())
     return _calibrated(Path(network), batch) if same else None
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from allreduce.network import Network, network
-from mpisgd import calibrate, launcher, step_times
+from mpisgd import calibrate, calibration, launcher, step_times
 from mpisgd.calibrate import Measured
 from mpisgd.cli import main
 from mpisgd.errors import UsageError
@@ -107,6 +107,48 @@ def test_a_latency_that_may_be_nothing_is_said(capsys):
     assert notes["calibration"]["doubtful"] == ["latency_s"]
     notes = tomllib.loads(calibrate._notes(EXACT, STEPS, Experiment(), ["a", "b"]))
     assert "doubtful" not in notes["calibration"]
+
+
+def test_whoever_uses_a_file_with_a_doubtful_latency_is_told(tmp_path, capsys):
+    found = EXACT | {"latency_s": Measured(4.87e-8, 0.0, 1.97e-3, 30)}
+    files = {}
+    for name, each in {"doubtful": found, "exact": EXACT}.items():
+        links = calibrate._network(name, each, ["a", "b"])
+        files[name] = tmp_path / f"{name}.toml"
+        files[name].write_text(links.toml() + calibrate._notes(each, STEPS, Experiment(), ["a"]))
+    told = "mpisgd: warning: latency_s of {} is not known: its 95 % interval is 0 to 0.00197;"
+    virtual = ["train", "--virtual", "2", "--steps", "2", "--hidden", "4"]
+    commands = (
+        ["simulate", "--ranks", "2", "--bytes", "1K"], ["predict", "--ranks", "2"],
+        ["advise", "--ranks", "2", "--net", "resnet50", "--device", "titanx"], virtual,
+    )  # fmt: skip
+    for words in commands:
+        for name, file in files.items():
+            assert main([*words, "--network", str(file)]) == 0
+            err = capsys.readouterr().err
+            line = told.format(file).replace("warning", "note" if words is virtual else "warning")
+            assert (line in err) == (name == "doubtful")
+            assert err.count("is not known") == (name == "doubtful")
+    for words in commands[:3]:
+        assert main([*words, "--network", str(files["doubtful"]), "--latency", "5us"]) == 0
+        assert "is not known" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("doubtful = 3", 0), ("doubtful = [3]", 0), ("doubtful = ['latency_s']", 1),
+        ("doubtful = ['latency_s']\nlatency_s_interval = ['a']", 1), ("= nonsense", 0),
+    ],
+)  # fmt: skip
+def test_a_calibration_written_by_hand_is_read_with_care(tmp_path, text, lines):
+    file = tmp_path / "hand.toml"
+    file.write_text(f"[calibration]\n{text}\n")
+    found = calibration.doubts(str(file))
+    assert len(found) == lines
+    assert all("latency_s" in line and "interval" not in line for line in found)
+    assert calibration.doubts(str(tmp_path / "none.toml")) == []
+    assert calibration.doubts("titanx-20g") == calibration.doubts(None) == []
 
 
 def test_step_times_of_a_net_on_a_device():

@@ -4,11 +4,20 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
+from mpisgd import calibration
 from mpisgd.errors import UsageError
 from mpisgd.predict import devices, networks, quantities
 from mpisgd.predict.costs import ROUNDING
 from mpisgd.predict.epoch import MERGES, Conditions
 from mpisgd.predict.paleo import COMPUTE
+
+# Fields of the simulator's networks that the closed forms do not see, and those that each of the
+# model's own takes the place of.
+NOT_SEEN = {"look_s", "burst_B", "eager_limit_B"}
+INSTEAD_OF = {
+    "latency_s": ("latency_s",), "bandwidth_Gbps": ("bandwidth_Bps",),
+    "sum_s_per_byte": ("sum_s_per_B",), "server_bandwidth_GBps": ("node_bandwidth_Bps",),
+}  # fmt: skip
 
 
 def add_cluster(
@@ -72,7 +81,10 @@ def network(arguments: argparse.Namespace, text: str) -> networks.Network:
         changes["sum_s_per_byte"] = quantities.duration("--sum-cost", arguments.sum_cost)
     if arguments.server_size is not None:
         changes["server_size"] = quantities.whole("--server-size", arguments.server_size)
-    return replace(networks.find(text), **changes)
+    found = replace(networks.find(text), **changes)
+    given = {field for key in changes for field in INSTEAD_OF.get(key, ())}
+    calibration.tell(text, unused=given | NOT_SEEN)
+    return found
 
 
 def conditions(arguments: argparse.Namespace) -> Conditions:

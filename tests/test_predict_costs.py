@@ -1,0 +1,125 @@
+"""The cost formulas of all-reduces against their oracles and laws."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpisgd.errors import UsageError
+from mpisgd.predict import costs
+from mpisgd.predict.networks import NETWORKS, Network
+
+ETH20 = NETWORKS["eth20-pcie3"]
+MESSAGE = 102e6
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        ("one-to-all", (0, 81.6, 163.2, 326.4, 571.2)),
+        ("tree", (0, 81.6, 163.2, 244.8, 244.8)),
+        ("butterfly", (0, 40.8, 81.6, 122.4, 122.4)),
+    ],
+)
+def test_flat_costs(algorithm, expected):
+    flat = replace(ETH20, topology="flat")
+    for ranks, milliseconds in zip((1, 2, 3, 5, 8), expected, strict=True):
+        seconds = costs.allreduce_s(algorithm, ranks, MESSAGE, flat)
+        assert seconds == pytest.approx(milliseconds / 1e3, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("gbps", "ranks", "milliseconds"),
+    [
+        (20, 2, 6.375),
+        (20, 8, 19.125),
+        (20, 32, 100.725),
+        (20, 128, 182.325),
+        (10, 32, 182.325),
+        (10, 128, 345.525),
+    ],
+)
+def test_leader_costs(gbps, ranks, milliseconds):
+    network = NETWORKS[f"eth{gbps}-pcie3"]
+    seconds = costs.allreduce_s("butterfly", ranks, MESSAGE, network)
+    assert seconds == pytest.approx(milliseconds / 1e3, rel=1e-9)
+    tree = costs.allreduce_s("tree", ranks, MESSAGE, network)
+    assert tree == pytest.approx(2 * seconds, rel=1e-9)
+
+
+def test_hierarchical_halving_doubling():
+    seconds = costs.allreduce_s("halving-doubling", 256, MESSAGE, ETH20)
+    assert round(1e3 * seconds, 1) == 90.2
+
+
+def test_shared_nic_takes_the_servers_size_longer_between_servers():
+    shared = replace(ETH20, topology="shared-nic")
+    inside = costs.allreduce_s("butterfly", 8, MESSAGE, ETH20)
+    between = costs.allreduce_s("butterfly", 32, MESSAGE, ETH20) - inside
+    assert costs.allreduce_s("butterfly", 32, MESSAGE, shared) == pytest.approx(
+        inside + 8 * between, rel=1e-9
+    )
+    assert costs.allreduce_s("butterfly", 8, MESSAGE, shared) == inside
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "form"),
+    [
+        ("tree", lambda p, lg, a, b, g: 2 * lg * a + 2 * lg * b + lg * g),
+        ("butterfly", lambda p, lg, a, b, g: lg * (a + b + g)),
+        (
+            "halving-doubling",
+            lambda p, lg, a, b, g: 2 * lg * a + 2 * (p - 1) / p * b + (p - 1) / p * g,
+        ),
+        ("ring", lambda p, lg, a, b, g: 2 * (p - 1) * a + 2 * (p - 1) / p * b + (p - 1) / p * g),
+        ("linear", lambda p, lg, a, b, g: p * (a + b)),
+        ("bound", lambda p, lg, a, b, g: 2 * (p - 1) / p * b),
+    ],
+)
+@pytest.mark.parametrize("ranks", [2, 4, 64, 1024])
+def test_alpha_beta_gamma(algorithm, form, ranks):
+    network = Network("test", 8.0, latency_s=3e-6, sum_s_per_byte=2e-10, topology="flat")
+    nbytes = 1e6
+    expected = form(ranks, round(math.log2(ranks)), 3e-6, nbytes / 1e9, nbytes * 2e-10)
+    assert costs.allreduce_s(algorithm, ranks, nbytes, network) == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.sampled_from(sorted(costs.COSTS)), st.integers(1, 5000))
+def test_no_algorithm_beats_the_bound(algorithm, ranks):
+    assert costs.counts(algorithm, ranks).volume >= costs.counts("bound", ranks).volume * 0.999999
+    assert costs.counts(algorithm, 1) == (0, 0, 0)
+
+
+@given(st.integers(1, 3000))
+def test_folding_costs_two_messages_more_than_the_power_below(ranks):
+    power = 2 ** math.floor(math.log2(ranks))
+    for algorithm in costs.FOLDED:
+        folded = costs.counts(algorithm, ranks, "fold")
+        base = costs.counts(algorithm, power)
+        extra = 0 if power == ranks else 2
+        assert folded.messages == base.messages + extra
+        assert folded.volume == base.volume + extra
+    assert costs.counts("ring", ranks, "fold") == costs.counts("ring", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8, 9, 2**40, 2**40 + 1, 2**60 + 1])
+def test_log2_is_exact(ranks):
+    steps = costs.log2_ceil(ranks)
+    assert 2**steps >= ranks
+    assert steps == 0 or 2 ** (steps - 1) < ranks
+
+
+def test_costs_refuse():
+    with pytest.raises(UsageError, match="--allreduce 'star'"):
+        costs.allreduce_s("star", 2, 1.0, ETH20)
+    with pytest.raises(UsageError, match="--rounding"):
+        costs.counts("tree", 2, "up")
+    bad_ranks: list = [0, -1, 1.5, math.nan]
+    for ranks in bad_ranks:
+        with pytest.raises(UsageError, match="ranks"):
+            costs.allreduce_s("tree", ranks, 1.0, ETH20)
+    for nbytes in (-1.0, math.inf, math.nan):
+        with pytest.raises(UsageError, match="bytes"):
+            costs.allreduce_s("tree", 2, nbytes, ETH20)
