@@ -3,9 +3,9 @@
     python benchmarks/lab_model.py --hosts 2,4,8 --output FILE.json
 
 For each number of hosts: `mpisgd calibrate` measures messages between two hosts, nothing else; the
-simulator prices the schedules on that network; `mpisgd bench allreduce` runs them, cut in as many
-chunks as it takes for no message to be longer than --longest (MPICH over TCP sends longer ones
-only one way at a time, now and then). The error is (simulated - measured) / measured, of medians.
+simulator prices the schedules on that network; `mpisgd bench allreduce` runs them, with --longest
+cut in as many chunks as it takes for no message to be longer. The error is (simulated - measured)
+/ measured, of medians.
 Needs root, see `mpisgd lab`.
 """
 
@@ -69,7 +69,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--mpiexec", help="of the MPI to measure; its python runs the ranks")
     parser.add_argument("--sizes", default="64K:4M")
-    parser.add_argument("--longest", default="1M", help="message; inf: nothing is cut")
+    parser.add_argument("--longest", default="inf", help="message [nothing is cut]")
     parser.add_argument("--budget", default="2", help="seconds a case")
     parser.add_argument("--output")
     return parser.parse_args()

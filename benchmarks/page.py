@@ -54,18 +54,70 @@ other in both. What explains the errors:
 
 - two messages that leave one host at once share its wire, as TCP streams do: on wires that serve
   one message after the other a tree of 8 hosts would take two thirds of its time;
-- eight ranks share two cores: at 200 Mbit/s they are late by 15 to 45 %, so eight hosts were
-  measured at 50 Mbit/s, where a butterfly of 64 KiB still is;
-- MPICH over TCP sends messages above its eager limit of 1 MiB only one way at a time once
-  ranks do not come together: butterfly and halving-doubling take twice the simulated time from 4
-  hosts on. Cut into chunks of 1 MiB they do not, but are slower than one message for other
-  reasons. Those sizes are beyond the model.
+- eight ranks share two cores, and are late: eight hosts were measured at 50 Mbit/s;
+- butterfly and halving-doubling of eight ranks are slower by a fifth than simulated from 1 MiB on,
+  tree and ring are not; why was not found;
+- over TCP MPICH through UCX sends messages above 1 MiB only one way at a time once ranks do not
+  come together: butterfly and halving-doubling take up to twice the simulated time. Through
+  libfabric, which the lab uses (`MPIR_CVAR_CH4_NETMOD=ofi`), they go both ways.
 """
 MODEL_HEAD = """
 {hosts} hosts at {rate}, `{file}`: median of the absolute errors {median_error:.1%}, worst
 {worst_error:.1%}. {note}
 
 """
+COSTS = """
+## What checkpoints cost
+
+Seconds per step between checkpoints, every 100 steps and never, on real ranks (`{file}`). Launches
+take turns; `saving_ms` is how long the run stops for one checkpoint, which is no step's time.
+
+"""
+COSTS_COLUMNS = {
+    "mpi": "{}", "ranks": "{}", "hidden": "{}", "launches": "{}", "without_us": "{:.1f}",
+    "with_us": "{:.1f}", "ratio": "{:.3f}", "ratio_p10": "{:.3f}", "saving_ms": "{:.1f}",
+}  # fmt: skip
+LOCAL = """
+## A local step against PyTorch
+
+Gradient steps of the NumPy models and of the same networks in PyTorch, one thread, in turns
+(`{file}`). `memory_MB`: what the steps added to the process.
+
+"""
+LOCAL_COLUMNS = {
+    "model": "{}", "hidden": "{}", "batch": "{}", "rounds": "{}", "ours_ms": "{:.2f}",
+    "ours_p25_ms": "{:.2f}", "ours_p75_ms": "{:.2f}", "torch_ms": "{:.2f}",
+    "torch_p25_ms": "{:.2f}", "torch_p75_ms": "{:.2f}", "ratio": "{:.2f}", "memory_MB": "{:.1f}",
+}  # fmt: skip
+WRAPPER = """
+## What flat buffers and hooks cost a PyTorch network
+
+`Model.gradient` over a plain PyTorch step (`{file}`): medians of both, and of the quotients of
+pairs with their quartiles; last the quotient of the 10th percentiles. A step of a millisecond pays
+for the fixed work of a step, a quarter of a millisecond.
+
+"""
+WRAPPER_COLUMNS = {
+    "model": "{}", "batch": "{}", "parameters": "{}", "pairs": "{}", "plain_ms": "{:.2f}",
+    "wrapped_ms": "{:.2f}", "quotient": "{:.3f}", "q25": "{:.3f}", "q75": "{:.3f}",
+    "quotient_p10": "{:.3f}",
+}  # fmt: skip
+DDP = """
+## Overlapped mini-batch SGD against PyTorch's DDP on gloo
+
+Same network, batch, link and bucket size; medians over launches in random order; the spread is
+largest minus smallest (`{file}`).
+
+"""
+DDP_COLUMNS = {
+    "model": "{}", "hosts": "{}", "rate": "{}", "batch": "{}", "bucket": "{}", "run": "{}",
+    "launches": "{}", "step_ms": "{:.2f}", "spread_ms": "{:.2f}", "over_ddp": "{:.3f}",
+}  # fmt: skip
+OTHERS = (
+    ("ddp-*.json", DDP, DDP_COLUMNS), ("local-step.json", LOCAL, LOCAL_COLUMNS),
+    ("torch-wrapper.json", WRAPPER, WRAPPER_COLUMNS),
+    ("checkpoint-cost.json", COSTS, COSTS_COLUMNS),
+)  # fmt: skip
 STEPS = {
     "hosts": "{}", "algorithm": "{}", "launches": "{}", "measured_ms": "{:.2f}",
     "predicted_ms": "{:.2f}", "error": "{:+.1%}",
@@ -92,6 +144,10 @@ def main() -> int:
     for path in sorted(FOLDER.glob("model-lab-*.json")):
         found = {"note": "", "file": path.name} | _read(path)
         text += MODEL_HEAD.format(**found | found["options"]) + _table(MODEL, found["rows"])
+    for pattern, about, columns in OTHERS:
+        paths = sorted(FOLDER.glob(pattern))
+        rows = [row for path in paths for row in _read(path)["rows"]]
+        text += about.format(file="`, `".join(path.name for path in paths)) + _table(columns, rows)
     (FOLDER / "README.md").write_text(text, encoding="utf-8")
     _draw(overlaps)
     return 0
