@@ -26,6 +26,20 @@ def test_two_runs_that_write_one_file_are_told_of_each_other(tmp_path):
     assert [left.name for left in tmp_path.iterdir()] == ["run.h5"]
 
 
+def test_a_run_that_has_saved_itself_is_told_to_go_on(tmp_path):
+    """Only --overwrite was named before: it removes the checkpoint."""
+    from mpisgd.errors import UsageError
+    from mpisgd.store.target import check_target
+
+    path = tmp_path / "run.h5"
+    (tmp_path / "run.h5.partial").touch()
+    with pytest.raises(UsageError, match="complete; pass --overwrite or choose another name"):
+        check_target(path)
+    (tmp_path / "run.h5.checkpoint.previous").touch()
+    with pytest.raises(UsageError, match="complete; --resume auto goes on, else pass --overwrite"):
+        check_target(path)
+
+
 def test_the_help_of_train_is_in_groups(capsys):
     from mpisgd.arguments import GROUPS
 

@@ -62,6 +62,13 @@ def check_target(
     if os.path.lexists(target):
         raise UsageError(option, str(path), "exists; pass --overwrite or choose another name")
     if os.path.lexists(partial_path(target)):
+        from mpisgd.checkpoint.place import ENDING, previous
+
+        checkpoint = target.with_name(target.name + ENDING)
+        saved = os.path.lexists(checkpoint) or os.path.lexists(previous(checkpoint))
         allowed = f"{partial_path(target).name} is there, from a run that still goes on or did not "
-        allowed += "complete; pass --overwrite or choose another name"
+        allowed += (
+            f"complete; {'--resume auto goes on, else ' if saved else ''}pass --overwrite or "
+        )
+        allowed += "choose another name"
         raise UsageError(option, str(path), allowed)
