@@ -15,6 +15,7 @@ TCP streams do, and a send that needs no handshake is complete once it is posted
 """
 
 import math
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -263,6 +264,8 @@ def network(name_or_path: str) -> Network:
     if name_or_path in PRESETS:
         return PRESETS[name_or_path]
     if not name_or_path.endswith(".toml"):
+        if os.path.exists(name_or_path):
+            raise NetworkError(f"network file {name_or_path!r}: must be a file that ends in .toml")
         raise NetworkError(
             f"no network named {name_or_path!r}: choose from {', '.join(PRESETS)}, or a .toml file"
         )

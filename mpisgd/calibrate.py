@@ -13,7 +13,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -30,20 +30,21 @@ from allreduce.point_to_point import (
     look_seconds,
     ping_pong,
 )
-from mpisgd import tables
+from mpisgd import calibration, tables
 from mpisgd.arguments import add_arguments as add_options
 from mpisgd.arguments import from_arguments
 from mpisgd.errors import UsageError
 from mpisgd.experiment import Experiment
 from mpisgd.models import HIDDEN
 from mpisgd.options import whole, wholes
-from mpisgd.store.target import check_target
+from mpisgd.store.target import check_not_read, check_target
 
 SMALL, LARGE = 4, 4 << 20  # bytes of the messages that give latency and bandwidth
 SUM_BYTES = 1 << 20
 BURST_BYTES = 1 << 16  # of the messages that show what an idle wire lets pass at once
 LEAST_BURST = 1500.0  # bytes, a frame: less is not told from noise
 SHARED_BYTES = 1 << 20  # of two messages that one port sends at once
+DOUBTFUL = 2.0  # an interval that ends above so many times its beginning
 BETWEEN = 1.25  # of the time alone: later is shared, sooner is one after the other
 COLUMNS = ("quantity", "value", "unit", "ci_low", "ci_high", "repetitions")
 UNITS = {"latency_s": "s", "bandwidth_Bps": "B/s", "overhead_s": "s", "look_s": "s",
@@ -87,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.output.endswith(".toml"):
             raise UsageError("--output", arguments.output, "a name that ends in .toml")
         check_target(arguments.output, arguments.overwrite)
+        told = (experiment.network, experiment.step_time_s, experiment.data_path)
+        check_not_read(arguments.output, [str(file) for file in told if file is not None])
     comm = launch.world()
     work = partial(_calibrate, comm, experiment, repetitions, batches, arguments)
     return launch.guarded(comm, work)
@@ -115,7 +118,7 @@ def _calibrate(
         steps = {b: Measured.of(row.tolist()) for b, row in zip(batches, per_batch, strict=True)}
         rows = [*_rows(found, steps), *({"quantity": k, "value": v} for k, v in words.items())]
         print(tables.render(COLUMNS, rows, arguments.format))
-        _warn(found)
+        _warn(found | {f"step at batch {batch}": each for batch, each in steps.items()})
         if arguments.output is not None:
             path = Path(arguments.output)
             links = _network(path.stem, found, hosts).with_(**words)
@@ -173,18 +176,22 @@ def _overhead(calls: Sequence[float], half: float) -> Measured:
     return Measured(least, least, usual.high, len(calls))
 
 
-def _doubtful(found: dict[str, Measured]) -> list[str]:
-    """The quantities that may as well be nothing, by their intervals."""
-    return [key for key, each in found.items() if each.low <= 0 and key != "eager_limit_B"]
+def _doubtful(found: Mapping[str, Measured]) -> list[str]:
+    """The quantities whose intervals begin at 0 or span more than a factor of DOUBTFUL."""
+    return [
+        key
+        for key, each in found.items()
+        if (each.low <= 0 or each.high > DOUBTFUL * each.low) and key != "eager_limit_B"
+    ]
 
 
-def _warn(found: dict[str, Measured]) -> None:
+def _warn(found: Mapping[str, Measured]) -> None:
     """Say which those are: whoever reads the file takes the medians."""
     for key in _doubtful(found):
         value, low, high, _ = found[key]
         print(
-            f"mpisgd calibrate: warning: {key} is not known: {value:.3g}, 95 % interval "
-            f"{low:.3g} to {high:.3g}; give it more --repetitions, or an idle machine",
+            f"mpisgd calibrate: warning: {key} is {calibration.known(low)}: {value:.3g}, 95 % "
+            f"interval {low:.3g} to {high:.3g}; give it more --repetitions, or an idle machine",
             file=sys.stderr,
         )
 
@@ -286,8 +293,13 @@ def _notes(
     lines.append(f'dtype = "{experiment.dtype}"')
     lines.append(f"batches = {list(steps)}")
     lines.append(f"step_s = {[measured.value for measured in steps.values()]}")
-    if _doubtful(found):
-        lines.append(f"doubtful = {json.dumps(_doubtful(found))}  # their intervals begin at 0")
+    intervals = [[measured.low, measured.high] for measured in steps.values()]
+    lines.append(f"{calibration.STEP}_interval = {intervals}")
+    at = {str(batch): measured for batch, measured in steps.items()}
+    doubtful = _doubtful(found) + ([calibration.STEP] if _doubtful(at) else [])
+    if doubtful:
+        why = f"their intervals begin at 0 or span more than a factor of {DOUBTFUL:g}"
+        lines.append(f"doubtful = {json.dumps(doubtful)}  # {why}")
     for key, measured in found.items():
         lines.append(f"{key}_interval = [{measured.low!r}, {measured.high!r}]")
     return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from mpisgd import calibration
+from mpisgd import calibration, step_times
 from mpisgd.arguments import is_given
 from mpisgd.experiment import Experiment
 
@@ -21,7 +21,8 @@ def tell_assumptions(
     lines = [*_few_samples(experiment, dataset), *_high_rate(experiment, arguments)]
     if rank is None:
         lines += [*_free_time(experiment), *_calibrated(experiment)]
-        lines += calibration.doubts(experiment.network)
+        unused = () if experiment.step_time_from == experiment.network else (calibration.STEP,)
+        lines += calibration.doubts(experiment.network, unused)
     for line in lines:
         print(f"mpisgd: note: {line}", file=sys.stderr)
     sys.stderr.flush()
@@ -57,12 +58,15 @@ def _high_rate(experiment: Experiment, arguments: argparse.Namespace) -> list[st
 
 
 def _calibrated(experiment: Experiment) -> list[str]:
-    """Where a step's seconds come from if the network is a file, which may know them."""
-    network = experiment.network
+    """Where a step's seconds come from if the network is a file, which may know them, and whether
+    they were measured at the batch."""
+    network, source = experiment.network, experiment.step_time_from
+    beyond = step_times.outside(source, experiment.batch)
+    if source is not None and (beyond or source == network):
+        how = beyond or "as calibrated"
+        return [f"a step takes {experiment.step_seconds:.3g} s, {how} in {source}"]
     if network is None or not network.endswith(".toml"):
         return []
-    if experiment.step_time_from == network:
-        return [f"a step takes {experiment.step_seconds:.3g} s, as calibrated in {network}"]
     if experiment.step_seconds is not None:
         return []
     return [f"{network} has no step of this --model, --hidden, --data and --dtype"]

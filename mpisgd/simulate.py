@@ -20,6 +20,7 @@ from mpisgd import calibration
 from mpisgd.errors import UsageError
 from mpisgd.predict import quantities
 from mpisgd.sizes import parse_rate, parse_size, parse_sizes
+from mpisgd.store.target import check_not_read
 from mpisgd.tables import FORMATS, render
 
 MOST_RANKS = 8192  # as with `train --virtual`: the transfers of a ring grow with the square
@@ -122,6 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print one row for every algorithm, number of ranks and size. Raises UsageError."""
     if arguments.format not in FORMATS:
         raise UsageError("--format", arguments.format, f"one of {', '.join(FORMATS)}")
+    if arguments.goal is not None:
+        check_not_read(arguments.goal, [arguments.network], "--goal")
     try:
         chosen, conditions = _network(arguments), _conditions(arguments)
         cases = list(_cases(arguments, chosen))
@@ -147,7 +150,7 @@ def _network(arguments: argparse.Namespace) -> Network:
         chosen = base.with_(**changes)
     except AllreduceError as mistake:
         raise UsageError("--network", arguments.network, str(mistake)) from None
-    calibration.tell(arguments.network, unused=changes)
+    calibration.tell(arguments.network, unused={*changes, calibration.STEP})
     return chosen if chosen == base else _starred(base, chosen)
 
 

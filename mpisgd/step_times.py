@@ -49,24 +49,34 @@ def _predicted(net: str, device: str, batch: int) -> float:
     return paleo.step_time(nets.layers(net), devices.find(device, PLACE), batch).step_s
 
 
+def outside(text: str | None, batch: int) -> str:
+    """`extrapolated from batches 8 to 64`, if `text` is a calibration without `batch` between its
+    batches; else empty."""
+    if text is None or not text.endswith(".toml"):
+        return ""
+    batches = [known for known, _ in _steps(Path(text))]
+    if batches[0] <= batch <= batches[-1]:
+        return ""
+    several = f"batches {batches[0]:g} to {batches[-1]:g}"
+    return f"extrapolated from {several if len(batches) > 1 else f'batch {batches[0]:g} alone'}"
+
+
 def _calibrated(path: Path, batch: int) -> float:
     import numpy as np
 
+    batches, times = zip(*_steps(path), strict=True)
+    return float(np.interp(batch, batches, times)) * max(1.0, batch / batches[-1])
+
+
+def _steps(path: Path) -> list[tuple[float, float]]:
+    """What was calibrated, by batches. UsageError."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(PLACE, str(path), f"cannot be read: {reason}") from None
     try:
-        table = content["calibration"]
-        batches = np.array(table["batches"], float)
-        times = np.array(table["step_s"], float)
-        usable = batches.shape == times.shape == (batches.size,) and (times > 0).all()
-        usable = usable and batches.size > 0 and np.isfinite(times).all()
-    except (KeyError, TypeError, ValueError, OverflowError):
-        usable = False
-    if not usable or not (batches > 0).all():
-        raise UsageError(PLACE, str(path), "a file of mpisgd calibrate, with batches and step_s")
-    order = np.argsort(batches)
-    batches, times = batches[order], times[order]
-    return float(np.interp(batch, batches, times)) * max(1.0, batch / float(batches[-1]))
+        return calibration.steps(content.get("calibration"))
+    except ValueError as error:
+        allowed = f"a file of mpisgd calibrate, in which {error}"
+        raise UsageError(PLACE, str(path), allowed) from None

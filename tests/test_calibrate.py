@@ -109,6 +109,72 @@ def test_a_latency_that_may_be_nothing_is_said(capsys):
     assert "doubtful" not in notes["calibration"]
 
 
+@pytest.mark.parametrize(("low", "high", "doubtful"), [(1.0, 2.0, 0), (1.0, 2.01, 1), (0, 1, 1)])
+def test_a_quantity_known_to_no_better_than_a_factor_of_two_is_marked(
+    tmp_path, capsys, low, high, doubtful
+):
+    found = EXACT | {"look_s": Measured(1.0, low, high, 9)}
+    steps = STEPS | {16: Measured(1.0, low, high, 9)}
+    calibrate._warn(found | {f"step at batch {batch}": each for batch, each in steps.items()})
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 2 * doubtful
+    assert err.count("is uncertain") == 2 * (doubtful and low > 0)
+    path = tmp_path / "wide.toml"
+    path.write_text(
+        Network("wide").toml() + calibrate._notes(found, steps, Experiment(), ["a", "b"])
+    )
+    table = calibration.table(str(path))
+    assert table.get("doubtful", []) == ["look_s", "step_s"] * doubtful
+    assert table["step_s_interval"][2] == [low, high]
+    lines = calibration.doubts(str(path), unused=["look_s"])
+    assert len(lines) == doubtful
+    assert all(f"interval is {low:.3g} to {high:.3g};" in line for line in lines)
+    virtual = ["train", "--virtual", "2", "--steps", "1", "--network", str(path)]
+    for more, told in (([], doubtful), (["--step-time", "1ms"], 0)):
+        assert main([*virtual, *more]) == 0
+        assert capsys.readouterr().err.count("step_s of ") == told
+
+
+def test_a_step_beyond_the_calibrated_batches_is_called_extrapolated(file, capsys):
+    assert step_times.outside(str(file), 8) == step_times.outside(str(file), 32) == ""
+    assert step_times.outside(str(file), 33) == "extrapolated from batches 8 to 32"
+    assert step_times.outside("resnet50@titanx", 33) == step_times.outside(None, 33) == ""
+    words = ["train", "--virtual", "2", "--steps", "1", "--batch", "4"]
+    for option in ("--network", "--step-time"):
+        assert main([*words, option, str(file)]) == 0
+        told = f"a step takes 0.01 s, extrapolated from batches 8 to 32 in {file}"
+        assert told in capsys.readouterr().err
+    advise = ["advise", "--from", str(file), "--ranks", "2", "--batch", "64", "--bytes", "1M"]
+    assert main(advise) == 0
+    assert "extrapolated from batches 8 to 32 t_p 0.04 s, simulated t_c" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["simulate", "predict"])
+def test_a_network_file_of_another_name_is_told_how_it_must_end(tmp_path, capsys, command):
+    (tmp_path / "t.txt").write_text("latency_s = 0.1")
+    for there in (tmp_path, tmp_path / "t.txt"):
+        assert main([command, "--network", str(there)]) == 2
+        assert "must be a file that ends in .toml" in capsys.readouterr().err
+
+
+def test_a_file_that_is_read_is_not_written_over(file, tmp_path, capsys):
+    before = file.read_bytes()
+    alias = tmp_path / "alias.svg"
+    alias.symlink_to(file)
+    read = ["--network", str(file)]
+    for words in (
+        ["simulate", *read, "--algorithm", "ring", "--ranks", "2", "--bytes", "8", "--goal"],
+        ["predict", "--ranks", "2", *read, "--figure"], ["calibrate", "--overwrite", *read],
+    ):  # fmt: skip
+        target = [str(alias)] if words[0] != "calibrate" else ["--output", str(file)]
+        assert main([*words, *target]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"is '{file}', which is read" in err
+        assert len(err.splitlines()) == 1
+    assert file.read_bytes() == before
+
+
 def test_whoever_uses_a_file_with_a_doubtful_latency_is_told(tmp_path, capsys):
     found = EXACT | {"latency_s": Measured(4.87e-8, 0.0, 1.97e-3, 30)}
     files = {}
@@ -135,13 +201,37 @@ def test_whoever_uses_a_file_with_a_doubtful_latency_is_told(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "lines"),
+    ("text", "told"),
     [
-        ("doubtful = 3", 0), ("doubtful = [3]", 0), ("doubtful = ['latency_s']", 1),
-        ("doubtful = ['latency_s']\nlatency_s_interval = ['a']", 1), ("= nonsense", 0),
+        ("doubtful = 3", "doubtful 3: a list of latency_s,"), ("doubtful = [3]", "a list of"),
+        ("doubtful = ['foo']", "a list of"), ("latency_s_interval = 'x'", "[low, high]"),
+        ("latency_s_interval = [2, 1]", "[low, high]"), ("look_s_interval = [1]", "[low, high]"),
+        ("batches = [1, 2]\nstep_s = [nan, -1]", "equally many numbers above 0"),
+        ("batches = [1, 2]\nstep_s = [1]", "equally many numbers above 0"),
+        ("step_s_interval = [1, 2]", "[low, high], two numbers, for each batch"),
     ],
 )  # fmt: skip
-def test_a_calibration_written_by_hand_is_read_with_care(tmp_path, text, lines):
+def test_a_calibration_that_makes_no_sense_is_refused(tmp_path, capsys, text, told):
+    file = tmp_path / "hand.toml"
+    file.write_text(f"bandwidth_Bps = 1e9\n[calibration]\n{text}\n")
+    network = ["--network", str(file)]
+    for words in (["simulate"], ["predict"], ["train", "--virtual", "2", "--steps", "1"]):
+        assert main([*words, *network]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"{file}: [calibration] " in err
+        assert told in err
+        assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("doubtful = ['latency_s']", 1), ("doubtful = []", 0), ("= nonsense", 0),
+        ("note = 'mine'", 0),
+    ],
+)  # fmt: skip
+def test_a_calibration_written_by_hand_may_leave_out_much(tmp_path, text, lines):
     file = tmp_path / "hand.toml"
     file.write_text(f"[calibration]\n{text}\n")
     found = calibration.doubts(str(file))
@@ -198,9 +288,27 @@ def test_advice_from_a_run(tmp_path, capsys):
                 writer.event(rank, "flight", "mean", step + compute, step + 0.038, step)
         writer.complete({})
     found = measured.from_run(str(path))
-    assert found == (pytest.approx(0.015), pytest.approx(0.024), 2, 16, "ring")
+    assert found[:5] == (pytest.approx(0.015), pytest.approx(0.024), 2, 16, "ring")
     assert main(["advise", "--from", str(path)]) == 0
-    assert "delay 2, tau 3" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "measured t_p 0.015 s, t_c" in out
+    assert "delay 2, tau 3" in out
+    assert "# assumed of minibatch-overlap, not measured: 8 equal buckets" in out
+    assert "--step-time" not in out
+
+
+def test_advice_from_a_virtual_run_says_so_and_keeps_its_world(tmp_path, capsys):
+    path = tmp_path / "v.h5"
+    run = ["train", "--virtual", "2", "--steps", "4", "--hidden", "4", "--network", "lab"]
+    assert main([*run, "--step-time", "20ms", "--output", str(path)]) == 0
+    capsys.readouterr()
+    assert main(["advise", "--from", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "2 ranks, simulated t_p 0.02 s, t_c " in out
+    assert "\nmpisgd train --virtual 2 --network lab --step-time 0.02s --algorithm " in out
+    assert "mpiexec" not in out
+    assert main(["advise", "--from", str(path), "--format", "csv"]) == 0
+    assert "assumed of minibatch-overlap" in capsys.readouterr().err
 
 
 def test_advice_needs_a_run_that_exposes_its_all_reduce(tmp_path, capsys):
@@ -209,6 +317,32 @@ def test_advice_needs_a_run_that_exposes_its_all_reduce(tmp_path, capsys):
         w.complete({})
     assert main(["advise", "--from", str(path)]) == 2
     assert "a run of minibatch" in capsys.readouterr().err
+
+
+RUN = {"algorithm": "minibatch", "batch": 16, "allreduce": "ring"}
+NO_RUN = "does not say with which batch and all-reduce it was run"
+NO_STEP = "holds no step that every rank has reported"
+
+
+@pytest.mark.parametrize(
+    ("config", "columns", "ranks", "told"),
+    [
+        (RUN, ("compute_s",), 2, NO_STEP),
+        (RUN, ("compute_s", "update_s"), 1, NO_STEP),
+        (RUN, ("compute_s", "update_s"), 2, NO_STEP),  # its averages are not there
+        ({"algorithm": "minibatch"}, ("compute_s", "update_s"), 2, NO_RUN),
+    ],
+)
+def test_a_run_that_does_not_tell_enough_is_refused(tmp_path, config, columns, ranks, told):
+    path = tmp_path / "run.h5"
+    with Writer(path, kind="train", config=config, environment={}, ranks=2) as writer:
+        for rank in range(ranks):
+            writer.steps(rank, 1, {name: np.full(5, 0.01) for name in columns})
+        if ranks == 1:
+            writer.event(0, "flight", "mean", 0.0, 1.0, 1)
+        writer.complete({})
+    with pytest.raises(UsageError, match=rf"--from '{path}': {told}"):
+        measured.from_run(str(path))
 
 
 @pytest.mark.parametrize(("seconds", "words"), [("0.5s", 1), ("40ms", 0)])

@@ -1,9 +1,12 @@
 """Arrays in files: read as needed, every mistake one line."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from mpisgd.data import load
+from mpisgd.data.files import listing, opened
 from mpisgd.errors import UsageError
 
 
@@ -48,3 +51,15 @@ def test_mistakes_name_the_file(tmp_path):
     np.save(tmp_path / "test_inputs.npy", np.zeros((3, 3, 4, 5), np.uint8))
     with pytest.raises(UsageError, match="differ in shape"):
         load("arrays", tmp_path)
+
+
+def test_what_the_system_refuses_to_read_is_named(tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=rf"{tmp_path}: Is a directory"), opened(tmp_path):
+        pass
+
+    def fail(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", fail)
+    with pytest.raises(UsageError, match=rf"{tmp_path}: Permission denied"):
+        listing(tmp_path)

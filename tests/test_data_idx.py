@@ -184,3 +184,9 @@ def test_damaged_npz_files_are_named(tmp_path, damage):
     np.savez(path, **keras())
     path.write_bytes(damage(path.read_bytes()))
     assert str(path) in refused("not a readable npz file", "mnist", path)
+
+
+def test_a_text_file_is_told_what_was_expected(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_text("not at all")
+    assert "pickle" not in refused("not a readable npz file; expected a folder", "mnist", path)

@@ -12,7 +12,7 @@ import pytest
 
 from mpisgd.cli import Parser
 from mpisgd.errors import MissingExtra, UsageError
-from mpisgd.predict import advise_command, backups_command, command, study, terms
+from mpisgd.predict import advise_command, backups_command, command, networks, study, terms
 from mpisgd.predict.advice import advise
 from mpisgd.predict.epoch import Conditions
 from mpisgd.predict.quantities import choices, duration, number, ranks, size, whole
@@ -203,6 +203,15 @@ def test_too_many_panels(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_figure_that_cannot_be_written_is_one_line(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "x.png"
+    path.mkdir()
+    words = ("--net", "vgg16", "--ranks", "2", "--figure", str(path))
+    with pytest.raises(UsageError, match=rf"--figure '{path}': Is a directory"):
+        command.run(parser_of(command).parse_args(words))
+
+
 def test_missing_matplotlib(monkeypatch, tmp_path):
     from mpisgd.predict import figures
 
@@ -362,6 +371,13 @@ def test_every_option_of_advise_is_in_a_walk():
         ((*MEASURED, "--spread", "1"), "--spread"),
         (("--net", "all"), "--net 'all': one name"),
         (("--net", "vgg16", "--allreduce", "all"), "--allreduce"),
+        (("--from", "run.h5", "--net", "vgg16"), "--net: not together with --from"),
+        (("--from", "run.h5", "--step-time", "1"), "--step-time: not together with --from"),
+        (("--from", "a.toml", "--ranks", "2"), "--from 'a.toml': needs one --ranks, --batch and"),
+        (
+            ("--from", "a.toml", "--ranks", "2,4", "--batch", "1", "--bytes", "1"),
+            "needs one --ranks",
+        ),
     ],
 )
 def test_advise_mistakes(words, place):
@@ -388,3 +404,17 @@ def test_quantities():
 def test_sizes_refuse(text):
     with pytest.raises(UsageError, match="--x"):
         size("--x", text)
+
+
+def test_a_number_too_small_for_its_unit_is_told_the_smallest():
+    with pytest.raises(UsageError, match="--x '1e-310': a number > 1e-30 and <= "):
+        duration("--x", "1e-310", open_low=True)
+    with pytest.raises(UsageError, match="--x '-1': a number > 0 and <= "):
+        duration("--x", "-1", open_low=True)
+
+
+def test_links_that_are_none_are_named(tmp_path):
+    path = tmp_path / "links.toml"
+    path.write_text('preset = "titanx-20g"\nbandwidth_Bps = -1\n')
+    with pytest.raises(UsageError, match=rf"--network '{path}': .*bandwidth_Bps"):
+        networks.find(str(path))

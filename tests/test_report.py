@@ -384,3 +384,37 @@ def test_step_seconds_see_the_one_step_of_a_round_that_waits():
     assert step_seconds(slower, 4) == 3.0
     assert step_seconds(steps[:2], 4) == 1.0
     assert step_seconds(steps[:0], 4) is None
+
+
+def test_a_case_that_no_rank_has_reported_counts_nothing(tmp_path):
+    path = tmp_path / "b.h5"
+    with Writer(path, kind="bench", config={}, environment={}, ranks=2) as store:
+        store.case({"algorithm": "ring", "ranks": 2, "bytes": 8}, [[np.nan, np.nan]])
+        store.complete({})
+    (row,) = report(opened(str(path))).sections[0].rows
+    assert row["repetitions"] == 0
+    assert row.get("median_s") is None
+
+
+def test_what_the_system_refuses_to_write_is_one_line_and_leaves_nothing(
+    folder, tmp_path, monkeypatch, capsys
+):
+    before = sorted(path.name for path in folder.iterdir())
+    page = folder / "r.json"
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mpisgd.report.command.os.replace", fail)
+        assert main(["report", str(folder / "a.h5"), "--trace", str(page)]) == 2
+    err = capsys.readouterr().err
+    assert f"{page}: cannot be written: No space left on device" in err
+    kept = folder / "figures"
+    kept.mkdir()
+    monkeypatch.setattr("mpisgd.report.command.os.access", lambda path, mode: False)
+    assert main(["report", str(folder / "a.h5"), "--figures", str(kept)]) == 2
+    assert f"--figures '{kept}': cannot be written to" in capsys.readouterr().err
+    assert list(kept.iterdir()) == []
+    kept.rmdir()
+    assert sorted(path.name for path in folder.iterdir()) == before

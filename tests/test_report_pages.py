@@ -164,6 +164,9 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtra, match=r"matplotlib.*pip install -e '\.\[plot\]'"):
         draw(report([run_of(tmp_path / "a.h5")]))
+    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    with pytest.raises(MissingExtra, match=r"--html.*Jinja2.*pip install -e '\.\[plot\]'"):
+        page(report([run_of(tmp_path / "b.h5")]))
 
 
 def test_the_timeline_has_every_lane_where_its_seconds_are(tmp_path):
@@ -205,6 +208,32 @@ def test_files_are_written_once_and_replaced_only_when_asked(tmp_path, capsys):
     assert main([*words, "--overwrite"]) == 0
     assert (tmp_path / "r.html").read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.h5", "r.html", "t.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--html", "{}/a.h5"], "--html"), (["--trace", "{}/a.h5"], "--trace"),
+        (["--html", "{}/alias.html"], "--html"), (["--figures", "{}/kept"], "--figures"),
+        (["--html", "{}/r", "--trace", "{}/r"], "--trace .* is --html too"),
+        (["--figures", "{}/text"], "--figures .* is a file; name a folder"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("by", ["a.h5", ""])
+def test_what_is_read_is_not_written_over(tmp_path, capsys, by, words, told):
+    run_of(tmp_path / "a.h5")
+    (tmp_path / "alias.html").symlink_to("a.h5")
+    (tmp_path / "text").write_text("mine")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "accuracy.svg").hardlink_to(tmp_path / "a.h5")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    words = [word.format(tmp_path) for word in words]
+    assert main(["report", str(tmp_path / by), *words, "--overwrite"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.search(told, err)
+    assert len(err.splitlines()) == 1
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

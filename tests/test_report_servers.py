@@ -249,3 +249,34 @@ def test_every_column_is_explained(capsys):
 def test_no_files_at_all_is_a_mistake(capsys):
     assert main(["report"]) == 2
     assert "FILES" in capsys.readouterr().err
+
+
+def test_a_shard_that_used_no_gradient_has_a_row_and_no_times():
+    """As in a file that was cut off early: in one of two shards nothing was used yet."""
+    named = made([*PUSHES, (1, -1, 0, 1, 0, 0, 0, 4, 1.0, 0.0)], ranks=5, servers=2)
+    first, second = servers.shards(named)
+    assert (first["used_gradients"], second["used_gradients"]) == (4, 0)
+    assert second["updates"] == 0
+    for key in ("staleness_mean", "staleness_median", "staleness_max", "update_s", "waited_s"):
+        assert first[key] is not None
+        assert second[key] is None
+    assert {row["server"] for row in servers.staleness(named)} == {0}
+    figures = draw(report([named]))
+    staleness = [f for name, f in figures.items() if "staleness" in name]
+    assert all(len(figure.axes) >= 1 for figure in staleness)
+
+
+def test_seconds_between_updates_need_two_of_them_and_not_the_first():
+    later = [push for push in PUSHES if push[1] != 1]
+    assert servers.shards(made(later))[0]["update_s"] is None
+    shifted = [(server, update + 5 * (update > 0), *more) for server, update, *more in PUSHES]
+    rows = [servers.shards(made(pushes))[0]["update_s"] for pushes in (PUSHES, shifted)]
+    assert rows == [3.0, 3.0]
+
+
+def test_arrivals_far_apart_are_drawn_on_a_logarithmic_axis():
+    def scale(last_s):
+        pushes = ((0, 1, 0, 1, 0, 0, 1, 4, 1.0, 1.0), (0, 1, 1, 1, 0, 0, 1, 4, last_s, 0.0))
+        return draw(report([made(pushes, ranks=3)]))["arrivals-wall"].axes[0].get_yscale()
+
+    assert (scale(19.0), scale(21.0)) == ("linear", "log")

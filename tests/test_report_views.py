@@ -117,6 +117,7 @@ def test_columns_by_name_come_in_that_order_from_the_tables_that_have_them(capsy
     [
         ("acuracy", "--columns 'acuracy': no such column here; did you mean accuracy?; there are"),
         ("file,all", "--columns 'all': no such column here"),
+        ("", "--columns '': all, or names of columns"),
         (" , ", "--columns ' , ': all, or names of columns"),
         ("dense.h5", "no such column here; there are file, algorithm"),
     ],
@@ -129,6 +130,56 @@ def test_a_column_that_is_none_is_refused_before_anything_is_written(capsys, fil
     assert told in err
     assert len(err.splitlines()) == 1
     assert not Path("t.json").exists()
+
+
+def test_tables_keep_their_own_keys_and_are_left_out_with_nothing_else(capsys, files):
+    """Two targets a run, so that rows of file and steps alone would look alike."""
+    words = [*files, "--format", "json", "--columns"]
+    page = json.loads(printed(capsys, *words, "algorithm,steps"))
+    assert list(page["runs"][0]) == ["file", "algorithm", "steps"]
+    assert list(page["targets"][0]) == ["file", "target", "algorithm", "steps"]
+    assert set(json.loads(printed(capsys, *words, "file,algorithm,clock,loss"))) == {
+        "runs", "notes", "damaged"
+    }  # fmt: skip
+    assert "bench" in json.loads(printed(capsys, *words, "file,algorithm"))
+
+
+def test_what_was_trained_is_a_column_of_all_and_not_of_the_first_look(capsys, files):
+    asked = {"model", "data", "batch", "rate", "step_time_s", "seed", "hosts"}
+    page = json.loads(printed(capsys, *files, "--format", "json"))
+    assert asked <= set(page["runs"][0])
+    assert (page["runs"][0]["data"], page["runs"][0]["batch"]) == ("mnist", 32)
+    assert {"data", "batch"} <= headings(printed(capsys, *files, "--columns", "all"))
+    assert not asked & headings(printed(capsys, *files))
+
+
+def test_columns_without_a_value_explains_them_and_the_page_is_written_all_the_same(capsys, files):
+    words = ["report", files[0], "--columns", "--trace", "t.json"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == len(TERMS)
+    assert Path("t.json").stat().st_size > 0
+    Path("t.json").unlink()
+    assert main(["report", "--columns", "--trace", "t.json"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_table_that_is_not_there_is_told(capsys, files):
+    assert main(["report", files[0], "--table", "servers"]) == 0
+    assert "no table servers of these files; there are runs, targets" in capsys.readouterr().err
+    assert main(["report", files[0], "--table", "runs"]) == 0
+    assert "no table" not in capsys.readouterr().err
+
+
+def test_notes_are_wrapped_to_the_width_that_was_asked_for(capsys, files, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = printed(capsys, *files)
+    notes = narrow[narrow.index("note: ") :]
+    assert max(map(len, notes.splitlines())) <= 60
+    monkeypatch.delenv("COLUMNS")
+    wide = printed(capsys, *files)
+    assert notes.split() == wide[wide.index("note: ") :].split()
+    assert max(map(len, wide.splitlines())) > 60
 
 
 def test_a_loss_stands_in_for_an_accuracy(capsys, tmp_path):

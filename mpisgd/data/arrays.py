@@ -44,9 +44,14 @@ def load_arrays(name: str, options: DataOptions) -> Dataset:
 def _read(path: Path) -> np.ndarray:
     """The array in a file, mapped. A damaged header can raise nearly anything."""
     try:
+        with path.open("rb") as file:
+            if file.read(6) != np.lib.format.MAGIC_PREFIX:
+                raise UsageError(str(path), None, f"not a readable npy file; expected {FORMAT}")
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise UsageError(str(path), None, f"not found; expected {FORMAT}") from None
+    except UsageError:
+        raise
     except Exception as error:
         message = f"not a readable npy file ({type(error).__name__}: {error})"
         raise UsageError(str(path), None, message) from None

@@ -157,8 +157,13 @@ def _read_npz(path: Path) -> Pairs:
     """Keras' layout: arrays x_train, y_train and, if there, x_test, y_test."""
     # A damaged zip file can raise nearly anything: BadZipFile, zlib.error, ValueError, KeyError ..
     try:
+        with path.open("rb") as file:
+            if file.read(2) != b"PK":
+                raise UsageError(str(path), None, f"not a readable npz file; expected {FORMAT}")
         with np.load(path, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files}
+    except UsageError:
+        raise
     except Exception as error:
         message = f"not a readable npz file without pickles ({type(error).__name__}: {error})"
         raise UsageError(str(path), None, message) from None

@@ -6,7 +6,7 @@ algorithm to choose is the one of least seconds per *effective* step.
 """
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -40,6 +40,16 @@ def caution(tau: int) -> list[str]:
     ]
 
 
+def assumption(advice: "Advice") -> list[str]:
+    """What was taken for granted of the overlapped mini-batch, if anything."""
+    if not advice.even:
+        return []
+    return [
+        f"assumed of minibatch-overlap, not measured: {EVEN_BUCKETS} equal buckets, ready evenly "
+        "over the last two thirds of a step; where the last one is larger, it hides less"
+    ]
+
+
 @dataclass(frozen=True)
 class Advice:
     """The advice and what it rests on.
@@ -47,7 +57,8 @@ class Advice:
     ratio: t_c/t_p. lower_ratio, upper_ratio: the same d holds for ratios in (lower, upper].
     delay_low, delay_high: d at ratio * (1 - spread) and ratio * (1 + spread). rows: one per
     algorithm: step_s, effective_share, effective_step_s, hidden_share, and the line to run.
-    fastest: the algorithm of least seconds per effective step.
+    fastest: the algorithm of least seconds per effective step. even: whether the buckets of
+    `minibatch-overlap` were assumed to be equal, nothing being known of the layers.
     """
 
     workers: int
@@ -65,6 +76,7 @@ class Advice:
     delay_high: int
     rows: tuple[dict[str, Any], ...]
     fastest: str
+    even: bool
 
     @property
     def command(self) -> str:
@@ -97,14 +109,15 @@ def advise(
     parts: list[Bucket] | None = None,
     ready_s: float | None = None,
     part_s: Callable[[float], float] | None = None,
+    settings: Sequence[str] = (),
 ) -> Advice:
     """Advice for `workers` ranks whose local step takes `step_s` and all-reduce `allreduce_s`.
 
     tau: None for d+1. spread: relative uncertainty of t_c/t_p, in [0, 1). allreduce, batch, bucket
-    (bytes): go into the command lines. parts, ready_s, part_s: gradient buckets for
-    `minibatch-overlap`, the end of backward, and the seconds of an all-reduce of so many bytes;
-    without them eight equal buckets over the last two thirds of the step are assumed, at t_c in
-    proportion to bytes.
+    (bytes), settings (options of `train`): go into the command lines. parts, ready_s, part_s:
+    gradient buckets for `minibatch-overlap`, the end of backward, and the seconds of an all-reduce
+    of so many bytes; without them eight equal buckets over the last two thirds of the step are
+    assumed, at t_c in proportion to bytes.
     Raises UsageError for nonsense: t_p = 0, nan, 0 workers, tau < d.
     """
     delay = delay_rule(step_s, allreduce_s, workers)
@@ -115,6 +128,7 @@ def advise(
         allreduce_s = 0.0  # no one to average with
     share = effective_share(tau, delay, xi, merge)
     averaging = partial(averaging_cost, step_s, allreduce_s, workers, conditions=conditions)
+    even = parts is None
     if parts is None or ready_s is None or part_s is None:
         parts = even_buckets(step_s, allreduce_s, EVEN_BUCKETS, BACKWARD_SHARE)
         ready_s, part_s = step_s, float
@@ -122,7 +136,7 @@ def advise(
     rows = _rows(overlap, averaging, tau, delay, share, allreduce_s)
     own = _own_options(tau, delay, xi, merge, bucket)
     for row in rows:
-        row["command"] = _command(workers, row["algorithm"], own, allreduce, batch)
+        row["command"] = _command(workers, row["algorithm"], own, allreduce, batch, settings)
     within = [delay_rule(step_s, allreduce_s * (1 + sign * spread), workers) for sign in (-1, 1)]
     return Advice(
         workers=workers,
@@ -140,6 +154,7 @@ def advise(
         delay_high=within[1],
         rows=rows,
         fastest=min(rows, key=lambda row: row["effective_step_s"])["algorithm"],
+        even=even and workers > 1,
     )
 
 
@@ -191,13 +206,15 @@ def _command(
     own: dict[str, list[str]],
     allreduce: str | None,
     batch: int | None,
+    settings: Sequence[str],
 ) -> str:
     """The `mpisgd train` line; your own --model and --data go behind it."""
     words = ["mpisgd", "train"]
     if workers == 1:
         words += ["--algorithm", "minibatch"]
     else:
-        words = ["mpiexec", "-n", str(workers), *words, "--algorithm", algorithm]
+        started = [] if "--virtual" in settings else ["mpiexec", "-n", str(workers)]
+        words = [*started, *words, *settings, "--algorithm", algorithm]
         words += own.get(algorithm, [])
         words += ["--allreduce", allreduce] if allreduce in TRAINABLE else []
     words += ["--batch", str(batch)] if batch is not None else []

@@ -3,13 +3,15 @@
 
 From a net, a device and a network, or from measured seconds (--step-time, --all-reduce-time).
 With measured seconds the overlapped mini-batch assumes eight equal buckets that become ready
-evenly over the last two thirds of the step, each at its share of the all-reduce time.
+evenly over the last two thirds of the step, each at its share of the all-reduce time, and says so.
 """
 
 import argparse
+import sys
 from collections.abc import Iterable
 from typing import Any
 
+from mpisgd import calibration
 from mpisgd.errors import UsageError
 from mpisgd.predict import (
     backups_command,
@@ -21,7 +23,7 @@ from mpisgd.predict import (
     quantities,
     study,
 )
-from mpisgd.predict.advice import Advice, advise, caution
+from mpisgd.predict.advice import Advice, advise, assumption, caution
 from mpisgd.predict.costs import COSTS
 from mpisgd.predict.terms import glossary
 from mpisgd.tables import FORMATS, Column, render
@@ -91,19 +93,29 @@ def run(arguments: argparse.Namespace) -> int:
     if backups_command.chosen(arguments):
         return backups_command.run(arguments)
     counts = quantities.ranks("--ranks", arguments.ranks or "8")
+    file = None
     if arguments.source is not None:
-        counts = _take_from_file(arguments, counts)
-    found = list(_modelled(arguments, counts) if arguments.net else _measured(arguments, counts))
+        file = _take_from_file(arguments, counts)
+        counts = [file.ranks]
+    settings = () if file is None else file.settings
+    found = list(
+        _modelled(arguments, counts) if arguments.net else _measured(arguments, counts, settings)
+    )
+    kinds = ("modelled" if arguments.net else "measured",) * 2
+    if file is not None:
+        kinds = file.step_is, file.allreduce_is
     if arguments.format == "table":
-        print("\n\n".join(_text(advice, arguments.net is not None) for advice in found))
+        print("\n\n".join(_text(advice, *kinds) for advice in found))
     else:
+        for line in assumption(found[0]):
+            print(f"mpisgd advise: note: {line}", file=sys.stderr)
         rows = [row for advice in found for row in _rows(advice)]
         print(render((*SHARED, *BY_ALGORITHM, "command"), rows, arguments.format))
     return 0
 
 
-def _take_from_file(arguments: argparse.Namespace, counts: list[int]) -> list[int]:
-    """Fill in what --from tells; the numbers of ranks to advise for."""
+def _take_from_file(arguments: argparse.Namespace, counts: list[int]) -> measured.Found:
+    """What --from tells, filled in."""
     for option in ("net", "step_time", "all_reduce_time"):
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option.replace('_', '-')}", None, "not together with --from")
@@ -116,11 +128,12 @@ def _take_from_file(arguments: argparse.Namespace, counts: list[int]) -> list[in
             arguments.source, counts[0], batch, nbytes, arguments.allreduce
         )
         arguments.bytes = None
+        calibration.tell(arguments.source)
     else:
         found = measured.from_run(arguments.source)
     arguments.step_time, arguments.all_reduce_time = f"{found.step_s}s", f"{found.allreduce_s}s"
     arguments.allreduce, arguments.batch = found.allreduce, str(found.batch)
-    return [found.ranks]
+    return found
 
 
 def _modelled(arguments: argparse.Namespace, counts: list[int]) -> list[Advice]:
@@ -166,7 +179,9 @@ def _advise_case(case: study.Case, spread: Any) -> Advice:
     )
 
 
-def _measured(arguments: argparse.Namespace, counts: list[int]) -> list[Advice]:
+def _measured(
+    arguments: argparse.Namespace, counts: list[int], settings: tuple[str, ...]
+) -> list[Advice]:
     for option in ("step_time", "all_reduce_time"):
         if getattr(arguments, option) is None:
             name = "--" + option.replace("_", "-")
@@ -190,6 +205,7 @@ def _measured(arguments: argparse.Namespace, counts: list[int]) -> list[Advice]:
             conditions=values["conditions"],
             allreduce=allreduce,
             batch=None if batch is None else quantities.whole("--batch", batch),
+            settings=settings,
         )
         for workers in counts
     ]
@@ -201,8 +217,9 @@ def _rows(advice: Advice) -> list[dict[str, Any]]:
     return [common | row | {"fastest": row["algorithm"] == advice.fastest} for row in advice.rows]
 
 
-def _text(advice: Advice, modelled: bool) -> str:
-    kind = "modelled" if modelled else "measured"
+def _text(advice: Advice, step_is: str, allreduce_is: str) -> str:
+    """step_is, allreduce_is: where t_p and t_c come from."""
+    other = f"{allreduce_is} " if allreduce_is != step_is else ""
     sure = (
         f"sure within {advice.spread:.0%}: the same d for t_c/t_p in "
         f"({advice.lower_ratio:g}, {advice.upper_ratio:g}]"
@@ -210,14 +227,14 @@ def _text(advice: Advice, modelled: bool) -> str:
         else f"not sure: d is {advice.delay_low} to {advice.delay_high} within {advice.spread:.0%}"
     )
     lines = [
-        f"# {advice.workers} ranks, {kind} t_p {advice.step_s:.4g} s, t_c "
+        f"# {advice.workers} ranks, {step_is} t_p {advice.step_s:.4g} s, {other}t_c "
         f"{advice.allreduce_s:.4g} s, t_c/t_p {advice.ratio:.4g}: "
         f"delay {advice.delay}, tau {advice.tau}",
         f"# {sure}",
         f"# step times are predictions of a model; least seconds per effective step "
         f"(merge {advice.merge}, xi {advice.xi:g}): {advice.fastest}",
         render([Column(key) for key in BY_ALGORITHM], _rows(advice), "table"),
-        *(f"# {line}" for line in caution(advice.tau)),
+        *(f"# {line}" for line in [*assumption(advice), *caution(advice.tau)]),
         advice.command,
     ]
     if advice.fastest != "dasgd" and advice.workers > 1:

@@ -246,7 +246,8 @@ def _likely(times: Times) -> np.ndarray:
 
 
 def _over(converge: np.ndarray, best: int) -> np.ndarray:
-    return converge / converge[..., best : best + 1] - 1
+    with np.errstate(invalid="ignore"):  # where even the best is infinite
+        return converge / converge[..., best : best + 1] - 1
 
 
 def _with_interval(name: str, values: np.ndarray, likely: np.ndarray) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mpisgd.errors import UsageError
 from mpisgd.predict import quantities
 from mpisgd.predict.figures import check
+from mpisgd.store.target import check_not_read
 from mpisgd.tables import Column, render
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.figure is not None:
         check(arguments.figure)
+        read = filter(None, (arguments.source, arguments.iterations))
+        check_not_read(arguments.figure, read, "--figure")
     stale, found, texts = arguments.stale or STALE[0], [], []
     for times in _times(arguments, stale):
         machines = int(times.needed[-1])

@@ -13,6 +13,7 @@ from mpisgd.predict import devices, epoch, nets, networks, options, quantities, 
 from mpisgd.predict.advice import caution
 from mpisgd.predict.costs import COSTS
 from mpisgd.predict.terms import glossary
+from mpisgd.store.target import check_not_read
 from mpisgd.tables import FORMATS, render
 
 DEFAULT_RANKS = "1,2,4,8,16,32,64,128,256"
@@ -101,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         from mpisgd.predict import figures
 
         figures.check(arguments.figure, arguments.show)
+        check_not_read(arguments.figure, [arguments.network, arguments.device], "--figure")
     asked = study_of(arguments)
     make, narrow = VIEWS[arguments.show]
     rows = list(make(asked))

@@ -29,6 +29,9 @@ class Found(NamedTuple):
     ranks: int
     batch: int
     allreduce: str
+    step_is: str = "measured"  # or simulated: of a virtual clock
+    allreduce_is: str = "measured"
+    settings: tuple[str, ...] = ()  # options of `train` that the times belong to
 
 
 def from_run(path: str) -> Found:
@@ -51,13 +54,29 @@ def from_run(path: str) -> Found:
             raise UsageError(PLACE, path, "does not say with which batch and all-reduce it was run")
         if not len(busy) or not durations:
             raise UsageError(PLACE, path, "holds no step that every rank has reported")
+        kind = "simulated" if run.virtual else "measured"
         return Found(
             float(np.median(busy.max(axis=1))),
             float(np.median(durations)),
             run.ranks,
             int(run.config["batch"]),
             str(run.config["allreduce"]),
+            kind,
+            kind,
+            _settings(run.config, run.virtual, run.ranks),
         )
+
+
+def _settings(config: Mapping[str, Any], virtual: bool, ranks: int) -> tuple[str, ...]:
+    """The options that gave the run its step's seconds and, if virtual, its clock and network."""
+    network, source = config.get("network"), config.get("step_time_from")
+    given = source if source is not None else config.get("step_time_s")
+    words: tuple[str, ...] = ("--virtual", str(ranks)) if virtual else ()
+    if virtual and network is not None:
+        words += ("--network", str(network))
+    if given is not None and not (virtual and given == network):
+        words += ("--step-time", f"{given!r}s" if isinstance(given, float) else str(given))
+    return words
 
 
 def _durations(events: Mapping[str, Any]) -> list[float]:
@@ -82,7 +101,8 @@ def from_calibration(path: str, ranks: int, batch: int, nbytes: int, allreduce: 
     except AllreduceError as error:
         raise UsageError(PLACE, path, str(error)) from None
     step_s = step_times.seconds(path, batch)
-    return Found(step_s, float(ends.max()), ranks, batch, allreduce)
+    kind = step_times.outside(path, batch) or "measured"
+    return Found(step_s, float(ends.max()), ranks, batch, allreduce, kind, "simulated")
 
 
 def gradient_seconds(path: str) -> list[Any]:

@@ -13,7 +13,7 @@ from mpisgd.predict.paleo import COMPUTE
 
 # Fields of the simulator's networks that the closed forms do not see, and those that each of the
 # model's own takes the place of.
-NOT_SEEN = {"look_s", "burst_B", "eager_limit_B"}
+NOT_SEEN = {"look_s", "burst_B", "eager_limit_B", calibration.STEP}
 INSTEAD_OF = {
     "latency_s": ("latency_s",), "bandwidth_Gbps": ("bandwidth_Bps",),
     "sum_s_per_byte": ("sum_s_per_B",), "server_bandwidth_GBps": ("node_bandwidth_Bps",),

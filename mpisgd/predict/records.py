@@ -1,5 +1,6 @@
 """Devices and networks as a user describes them: a preset, a TOML file or `key=value` pairs."""
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -24,6 +25,8 @@ def find(kind: type[Record], presets: Mapping[str, Record], text: str, place: st
     if "=" in text:
         pairs = [part.partition("=") for part in text.split(",")]
         return build(kind, {key.strip(): value.strip() for key, _, value in pairs}, place)
+    if os.path.exists(text):
+        raise UsageError(place, text, "must be a file that ends in .toml")
     raise UsageError(place, text, f"a .toml file, key=value,..., or one of {', '.join(presets)}")
 
 

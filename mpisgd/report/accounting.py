@@ -29,6 +29,9 @@ def row(run: Run, name: str) -> dict[str, Any]:
         "lab_rate": lab_rate(run),
         "state": "complete" if run.complete else "partial",
         "restarts": len(run.restarts),
+        **{key: config.get(key) for key in ("model", "data", "batch", "rate", "seed")},
+        "step_time_s": config.get("step_time_s"),
+        "hosts": hosts(run),
     }
     values |= speed(run)
     share = effective_share(run)
@@ -37,6 +40,12 @@ def row(run: Run, name: str) -> dict[str, Any]:
     for key in ("loss", "accuracy", "ema_accuracy"):
         values[key] = last(run, key)
     return values
+
+
+def hosts(run: Run) -> int | None:
+    """How many machines the ranks were on."""
+    names = run.environment.get("hosts")
+    return len(set(map(str, names))) if isinstance(names, list) and names else None
 
 
 def clock(run: Run) -> str:

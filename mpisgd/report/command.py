@@ -5,12 +5,13 @@ import math
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpisgd import tables
 from mpisgd.errors import UsageError
-from mpisgd.store.target import check_target
+from mpisgd.store.target import check_not_read, check_target
 
 if TYPE_CHECKING:
     from mpisgd.report.sections import Report
@@ -21,6 +22,7 @@ WIDTH = 132  # columns of a text table that goes to a file or a pipe
 TABLES = (
     "runs", "servers", "shards", "staleness", "arrivals", "targets", "scaling", "bench",
 )  # fmt: skip
+LEGEND = True  # --columns without a value, which no text is
 PICTURES = ("png", "svg", "pdf")
 
 
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="*", metavar="FILES", help="result files, or folders of them"
     )
-    parser.add_argument("--columns", nargs="?", const="", metavar="all|A,B,...",
+    parser.add_argument("--columns", nargs="?", const=LEGEND, metavar="all|A,B,...",
                         help="show all columns, or these; alone: say what each means "
                         "[text: the essential ones; other formats: all]")  # fmt: skip
     shown = "of what is printed [table; nothing when a file is written]"
@@ -47,14 +49,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Report; exit code 1 when a file could not be read and the rest was reported all the same,
     2 when none could."""
-    if arguments.columns == "":
+    explained = arguments.columns is LEGEND
+    written = arguments.html or arguments.figures or arguments.trace
+    if not arguments.files and (written or not explained):
+        raise UsageError("FILES", None, "name result files, or folders of them")
+    if explained:
         from mpisgd.report.terms import legend
 
+        arguments.columns = None
+        if not written:
+            print(legend())
+            return 0
+    code = _report(arguments)
+    if explained:
         print(legend())
-        return 0
-    if not arguments.files:
-        raise UsageError("FILES", None, "name result files, or folders of them")
-    return _report(arguments)
+    return code
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -65,22 +74,35 @@ def _report(arguments: argparse.Namespace) -> int:
     targets = _targets(arguments.targets)
     columns = None if arguments.columns is None else asked_for(arguments.columns)
     _check_outputs(arguments)
-    runs, problems = collect(find(arguments.files))
+    files = find(arguments.files)
+    _check_not_read(arguments, files)
+    runs, problems = collect(files)
     for problem in problems:
         print(f"mpisgd report: {problem}", file=sys.stderr)
     if runs:
         made = report(runs, targets, problems)
-        terminal = shutil.get_terminal_size((WIDTH, 24)).columns
-        width = terminal if sys.stdout.isatty() else WIDTH
-        text = shown(made, arguments.format or "table", arguments.table, width, columns)
+        width, wrap = _widths()
+        text = shown(made, arguments.format or "table", arguments.table, width, columns, wrap)
         _write(made, arguments)
         written = arguments.html or arguments.figures or arguments.trace
+        there_are = [section.name for section in made.sections]
+        if arguments.table not in (None, *there_are):
+            told = f"no table {arguments.table} of these files; there are {', '.join(there_are)}"
+            print(f"mpisgd report: note: {told}", file=sys.stderr)
         if arguments.format or arguments.table or arguments.columns or not written:
             print(text)
         if arguments.format in ("csv", "fom"):
             for note in made.notes:
                 print(f"note: {note}", file=sys.stderr)
     return (1 if runs else 2) if problems else 0
+
+
+def _widths() -> tuple[int, int]:
+    """Of tables, and of notes: those of a file or a pipe are not wrapped, for who searches them."""
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+        return WIDTH, 0
+    width = shutil.get_terminal_size((WIDTH, 24)).columns
+    return width, width
 
 
 def _write(made: "Report", arguments: argparse.Namespace) -> None:
@@ -126,8 +148,24 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
             raise UsageError("--figures", folder, "is not empty; pass --overwrite or name another")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise UsageError("--figures", folder, "cannot be written to")
+    elif os.path.lexists(folder):
+        raise UsageError("--figures", folder, "is a file; name a folder, which may be new")
     else:
         check_target(folder.rstrip("/"), option="--figures")
+
+
+def _check_not_read(arguments: argparse.Namespace, files: Sequence[str]) -> None:
+    """Nothing that is written is one of the `files`, nor the same as something else written."""
+    read = list(files)
+    if arguments.figures is not None and os.path.isdir(arguments.figures):
+        for path in Path(arguments.figures).glob(f"*.{arguments.picture}"):
+            check_not_read(path, read, "--figures")
+    for option, path in (("--html", arguments.html), ("--trace", arguments.trace)):
+        if path is not None:
+            check_not_read(path, read, option)
+    pair = [path for path in (arguments.html, arguments.trace) if path is not None]
+    if len(pair) == 2 and len(set(map(os.path.realpath, pair))) == 1:
+        raise UsageError("--trace", arguments.trace, "is --html too; name another file")
 
 
 def _targets(text: str) -> list[float]:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ RUNS = (
     Column("accuracy", ".4f"), Column("ema_accuracy", ".4f"),
     Column("effective_steps", ".6g"), Column("step_s"), Column("effective_step_s"),
     Column("time_s"), Column("clock"), Column("lab_rate"), Column("state"), Column("restarts"),
+    Column("model"), Column("data"), Column("batch"), Column("rate"), Column("step_time_s"),
+    Column("seed"), Column("hosts"),
 )  # fmt: skip
 TARGETS = tuple(
     Column(key) for key in ("file", "algorithm", "ranks", "target", "reached",
@@ -136,10 +139,12 @@ def shown(
     table: str | None = None,
     width: int = 0,
     columns: Sequence[str] | None = None,
+    wrap: int = 0,
 ) -> str:
     """The report as table, json, csv or fom. csv shows one table: `table`, else the first there is.
 
-    width: text tables wider than this are cut in blocks of columns; 0 for never. columns: names, or
+    width: text tables wider than this are cut in blocks of columns; 0 for never. wrap: the same of
+    notes, which go on in the next line. columns: names, or
     ("all",); default: in text the essential ones, else all. UsageError for an unknown name.
     """
     chosen = [s for s in made.sections if table in (None, s.name)]
@@ -156,7 +161,7 @@ def shown(
         return tables.render(chosen[0].columns, chosen[0].rows, "csv") if chosen else ""
     if form == "fom":
         return "\n".join(line for section in chosen for line in _fom(section))
-    return _text(chosen, made.notes, width, whole=columns is not None)
+    return _text(chosen, made.notes, width, wrap, whole=columns is not None)
 
 
 def _with_columns(sections: Sequence[Section], names: Sequence[str]) -> list[Section]:
@@ -166,7 +171,9 @@ def _with_columns(sections: Sequence[Section], names: Sequence[str]) -> list[Sec
     return [section for section in cut if section.columns]
 
 
-def _text(sections: Sequence[Section], told: Sequence[str], width: int, whole: bool) -> str:
+def _text(
+    sections: Sequence[Section], told: Sequence[str], width: int, wrap: int, whole: bool
+) -> str:
     """Tables, notes and, unless all columns are there, how to see them."""
     parts, left_out = [], False
     for section in sections:
@@ -175,9 +182,17 @@ def _text(sections: Sequence[Section], told: Sequence[str], width: int, whole: b
         left_out |= len(few) < len(columns)
         heading = f"{section.title}\n\n" if len(sections) > 1 else ""
         parts.append(heading + _blocks(few, section.rows, width))
-    lines = [f"note: {line}" for line in told]
+    lines = [_wrapped(f"note: {line}", wrap) for line in told]
     lines += [MORE] if left_out else []
     return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])])
+
+
+def _wrapped(line: str, width: int) -> str:
+    if not width:
+        return line
+    return textwrap.fill(
+        line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def filled(section: Section) -> list[Column]:

@@ -240,12 +240,11 @@ def _answered(pushes: Columns) -> np.ndarray:
 def _between(shard: Columns) -> float | None:
     """Mean seconds from one update to the next."""
     used = shard["used"] == 1
-    first, last = shard["update"][used].min(initial=1), shard["update"][used].max(initial=1)
-    if last <= first:
+    updates, made = shard["update"][used], _answered(shard)[used]
+    if not len(updates) or updates.min() == updates.max():
         return None
-    made = _answered(shard)[used]
-    begins = made[shard["update"][used] == first].min()
-    return float(made[shard["update"][used] == last].min() - begins) / int(last - first)
+    first, last = updates.min(), updates.max()
+    return float(made[updates == last].min() - made[updates == first].min()) / int(last - first)
 
 
 def _quantiles(values: np.ndarray) -> tuple[float | None, float | None, float | None]:

@@ -38,6 +38,8 @@ ESSENTIAL = {
         "median_s", "p10_s", "p90_s", "busbw_GBps", "hidden", "wrong", "clock",
     ),
 }  # fmt: skip
+# Of what a row is about, and the same in several tables.
+DESCRIBING = ("file", "algorithm", "allreduce", "ranks", "workers", "clock", "lab_rate")
 # Columns that say something only where a row differs from this.
 USUAL = {"state": "complete", "restarts": 0}
 
@@ -68,11 +70,15 @@ def asked_for(text: str) -> tuple[str, ...]:
 def named(
     names: Sequence[str], columns: Sequence[Column], label: Sequence[str]
 ) -> tuple[Column, ...]:
-    """The columns called `names`, in that order. None where the table has only those of them that
-    say what a row is about, its `label`, while others were asked for too."""
+    """The columns called `names`, in that order, behind those of `label` that are missing: without
+    what a row is about, rows look alike. None where the table has only those of them that say what
+    a row is about, while others were asked for too."""
     found = {column.key: column for column in columns}
-    own = tuple(found[name] for name in names if name in found)
-    return own if any(c.key not in label for c in own) or set(names) <= set(label) else ()
+    own = [name for name in names if name in found]
+    about = {*label, *DESCRIBING}
+    if not own or (about.issuperset(own) and not about.issuperset(names)):
+        return ()
+    return tuple(found[key] for key in [*(key for key in label if key not in own), *own])
 
 
 def check(names: Sequence[str], known: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Where a result file goes: names, and what can be told wrong before anything runs. No HDF5."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from mpisgd.errors import UsageError
@@ -31,6 +32,18 @@ def whole_path(path: str | os.PathLike) -> Path:
     """What is about to become the target."""
     path = Path(path)
     return path.with_name(f".{path.name}.whole")
+
+
+def check_not_read(path: str | os.PathLike, inputs: Iterable[str], option: str = OPTION) -> None:
+    """Refuse to write over what the same command reads, whatever it is called. UsageError."""
+    for read in inputs:
+        for there in (Path(read), partial_path(read)):
+            try:
+                same = os.path.samefile(path, there)
+            except (OSError, ValueError):  # one of them is not there
+                continue
+            if same:
+                raise UsageError(option, str(path), f"is {str(there)!r}, which is read")
 
 
 def check_target(
