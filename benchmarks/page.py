@@ -146,6 +146,8 @@ def main() -> int:
         text += MODEL_HEAD.format(**found | found["options"]) + _table(MODEL, found["rows"])
     for pattern, about, columns in OTHERS:
         paths = sorted(FOLDER.glob(pattern))
+        if not paths:
+            continue
         rows = [row for path in paths for row in _read(path)["rows"]]
         text += about.format(file="`, `".join(path.name for path in paths)) + _table(columns, rows)
     (FOLDER / "README.md").write_text(text, encoding="utf-8")
