@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("mpisgd: interrupted", file=sys.stderr)
         return 130
     except (OSError, MemoryError) as error:
-        print(f"mpisgd {words[0]}: {error or 'out of memory'}", file=sys.stderr)
+        print(f"mpisgd {words[0]}: {str(error) or 'out of memory'}", file=sys.stderr)
         return 1
 
 

@@ -168,6 +168,8 @@ def _abort(comm: Any, failure: BaseException) -> NoReturn:
     code = LEFT_EARLY
     if isinstance(failure, Stalled | OSError):
         reason = f"{type(failure).__name__}: {failure}"
+    elif isinstance(failure, MemoryError):
+        reason = f"out of memory: {failure}" if str(failure) else "out of memory"
     elif isinstance(failure, KeyboardInterrupt):
         reason, code = "interrupted", 128 + signal.SIGINT
     elif isinstance(failure, SystemExit):
@@ -210,7 +212,7 @@ class Signals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            self._give_up()
+            self._give_up(f"{signal.Signals(number).name}: interrupted twice")
             return
         self.received = signal.Signals(number)
         self.ask()
@@ -225,11 +227,14 @@ class Signals:
         if self.busy():
             self._wait()
         else:
-            self._give_up()
+            assert self.received is not None
+            self._give_up(f"{self.received.name}, no merge came in time")
 
-    def _give_up(self) -> None:
+    def _give_up(self, reason: str) -> None:
+        """Rank 0 first: where all were asked, one line says all."""
         assert self.received is not None
-        print(f"mpisgd: rank {self.comm.Get_rank()}: {self.received.name}, no merge came in time",
-              file=sys.stderr, flush=True)  # fmt: skip
+        if self.comm.Get_rank():
+            time.sleep(ECHO)
+        print(f"mpisgd: rank {self.comm.Get_rank()}: {reason}", file=sys.stderr, flush=True)
         time.sleep(HAND_ON)
         self.comm.Abort(128 + self.received)

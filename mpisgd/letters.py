@@ -1,5 +1,6 @@
 """What servers and workers write to each other, whichever world carries it."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,3 +71,33 @@ class Push(NamedTuple):
 def unpacked(kind: Any, values: np.ndarray) -> Any:
     """The header of that kind in the first of `values` (float64)."""
     return kind(*values[: len(kind._fields)].tolist())
+
+
+def saved(letters: Iterable[Letter]) -> dict[str, Any]:
+    """Letters that nobody has read yet, as a state: see checkpoint.state. That the run was asked to
+    stop is not for the one that goes on."""
+    return {
+        str(i): {
+            "source": letter.source,
+            "header": np.array(_going_on(letter.header), float),
+            "payload": letter.payload,
+            "arrived_s": letter.arrived_s,
+        }
+        for i, letter in enumerate(letters)
+    }
+
+
+def restored(state: Mapping[str, Any]) -> list[Letter]:
+    """The letters, in their order."""
+    ordered = (letter for _, letter in sorted(state.items(), key=lambda item: int(item[0])))
+    return [
+        Letter(
+            letter["source"], tuple(letter["header"].tolist()), letter.get("payload"),
+            letter["arrived_s"],
+        )
+        for letter in ordered
+    ]  # fmt: skip
+
+
+def _going_on(header: tuple) -> tuple:
+    return header._replace(stop=0) if isinstance(header, Asked | Answer) else header

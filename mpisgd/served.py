@@ -143,6 +143,11 @@ class ServedWorker(Worker):
     def deal(self) -> int:
         return self._deal
 
+    @property
+    def awaited(self) -> set[int]:
+        """Servers that are to answer."""
+        return self._awaited
+
     def go_on(self, step: int, used: int) -> None:
         """Begin behind that step; of the gradients until then, so many were used."""
         self.step, self._deal = step, 1 + (used if self.requeue else step)

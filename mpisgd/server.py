@@ -22,6 +22,7 @@ from mpisgd.algorithms.policies import Policy
 from mpisgd.checkpoint.state import copy_into
 from mpisgd.letters import DROPPED, ENDED, LEADER, USED, Answer, Asked, Letter, Push, Verdict
 from mpisgd.optim import EMA, Optimiser
+from mpisgd.server_mean import mean, weights
 from mpisgd.worlds import ServerSite
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ class Server:
         self.version = self.used = 0
         self.waiting: dict[int, Push] = {}
         self.lost: set[int] = set()
-        self.stopping = False  # asked to, or told of a failure
+        self.asked = False  # to stop
+        self.defers = False  # until server 0 says so: the run is saved first
+        self.stopping = False  # as asked, or because of a failure
         self.failed: tuple[int, int] | None = None  # (step, worker) where all was not finite
         self.samples_computed = self.samples_used = 0
         self.loss_sum, self.loss_samples = 0.0, 0  # since the last evaluation
@@ -74,7 +77,7 @@ class Server:
         self._ended = False  # server 0 has ended early
         self.rests: Rests | None = None  # on server 0: when the run is saved
         self._greets = set(self._open)  # workers that are sent parameters they did not ask for
-        self._dismissing = False
+        self._dismissing = self._saved = False  # taking leave; saved before that
         self.steps_done = np.zeros((2, workers), int)  # of each worker: answered, and used
         self._answers: list[int] = []  # workers whose gradients went into the last update
         self._again: deque[Push] = deque()  # gradients to be looked at again after a rest
@@ -86,6 +89,16 @@ class Server:
     def going(self) -> bool:
         """Whether there is another update to make. A server that follows never stops alone."""
         return self.used < self.goal and not (self._ended if self.follows else self.stopping)
+
+    @property
+    def serves(self) -> set[int]:
+        """Workers that have not been told that the shard has ended."""
+        return self._open
+
+    @property
+    def due(self) -> set[int]:
+        """Workers whose next letter will come without another word to them."""
+        return self._open - self._greets - self.waiting.keys()
 
     @property
     def step(self) -> int:
@@ -112,9 +125,13 @@ class Server:
         """
         while self.going:
             if self._again:
-                return self._again.popleft()
+                held = self._again.popleft()
+                if held.samples:
+                    return held
+                self.reply(held, used=False)  # it was given up
+                continue
             letter = yield from self.site.receive(until)
-            if letter is None and until is None:
+            if letter is None and until is None and self.going:
                 raise Stalled(self._missing())
             push = None if letter is None else self._take(letter)
             if not self.going or letter is None:
@@ -158,7 +175,9 @@ class Server:
         workers, so that the bits do not depend on who came first."""
         ordered = sorted(batch, key=lambda push: push.worker)
         rate = self.rate(self.step + 1)
-        self.optimiser.step(self.parameters, self._mean(ordered), rate)
+        shares = weights(ordered, self.version, self.policy.by_staleness)
+        gradient = mean(ordered, shares, self._sum, self._scratch)
+        self.optimiser.step(self.parameters, gradient, rate)
         if self.ema is not None:
             self.ema.update(self.parameters)
         self.version += 1
@@ -182,9 +201,10 @@ class Server:
     def dismiss(self) -> Steps:
         """The last evaluation; then tell every worker that the shard has ended."""
         if not self._dismissing:
-            self._dismissing = True
-            if self.rests is not None and self.stopping and self.failed is None:
+            if self._leaves_saved and self.failed is None and not self._saved:
+                self._saved = True
                 yield from self.site.rest(self)
+            self._dismissing = True
             if self.leads and self.used < self.goal:
                 self.site.announce(Verdict(ENDED))
             yield from self._evaluate(final=True)
@@ -230,6 +250,8 @@ class Server:
             copy_into(self.ema.state(), state.get("ema", {}), "moving average")
         waiting = state.get("waiting", {})
         pushes = [Push(**waiting[order]) for order in sorted(waiting, key=int)]
+        for push in (push for push in pushes if push.samples):
+            copy_into({"it": self._scratch}, {"it": push.gradient}, "gradient held")
         self.waiting = {push.worker: push for push in pushes}
         self._again.clear()
         if not self.follows:
@@ -252,9 +274,17 @@ class Server:
                 self.loss_samples -= push.samples
         self.waiting = {worker: self.waiting[worker] for worker in self._answers}
         self._again.clear()
-        self._noticed.clear()
-        self._dismissing = False
+        self.forget_notices()
         self._greets = self._open - set(self._answers)
+
+    def forget_notices(self) -> None:
+        """They were on their way when the run was saved: those that still matter are sent again."""
+        self._noticed.clear()
+
+    @property
+    def _leaves_saved(self) -> bool:
+        """Whether it stops, and the run is to be saved before anyone is told."""
+        return self.rests is not None and self.stopping and not self._dismissing
 
     def _is_to_rest(self, before: int) -> bool:
         """Whether the run is to be saved, now that an update has been made; `before`: the steps
@@ -297,14 +327,15 @@ class Server:
         if asked.failed_step:
             failed = int(asked.failed_step), int(asked.failed_worker)
             self.failed = failed if self.failed is None else min(failed, self.failed)
-        self.stopping |= bool(asked.stop or asked.failed_step or self.site.asked_to_stop)
+        self.asked |= bool(asked.stop or self.site.asked_to_stop)
+        self.stopping |= bool(asked.failed_step) or (self.asked and not self.defers)
         push = Push(
             worker, int(asked.step), int(asked.version), int(asked.samples), asked.loss,
             self._scratch[:0] if letter.payload is None else letter.payload, letter.arrived_s,
         )  # fmt: skip
         self.waiting[worker] = push
         if asked.abandoned:
-            if not (self.follows and self.going):
+            if not (self.follows and self.going) and not self._leaves_saved:
                 self.reply(push, used=False)
             return None
         self.samples_computed += push.samples
@@ -319,7 +350,7 @@ class Server:
             worker,
             Answer(
                 self.version, used, int(last), staleness, int(worker in self._noticed),
-                failed_worker, failed_step, int(self.stopping), self.site.paused_s,
+                failed_worker, failed_step, int(self.asked or self.stopping), self.site.paused_s,
             ),
             self.parameters,
         )  # fmt: skip
@@ -333,34 +364,6 @@ class Server:
             if self._versions[worker] < self.version or not self.going:
                 self._noticed.add(worker)
                 self.site.notify(worker)
-
-    def _mean(self, ordered: Sequence[Push]) -> np.ndarray:
-        """Over samples; a stale gradient may count less. A single one is taken as it is."""
-        weights = self._weights(ordered)
-        if weights is None:
-            first, *others = (push.gradient for push in ordered)
-            if not others:
-                return first
-            np.add(first, others[0], out=self._sum)
-            for other in others[1:]:
-                np.add(self._sum, other, out=self._sum)
-            return np.divide(self._sum, self._sum.dtype.type(len(ordered)), out=self._sum)
-        self._sum[...] = 0
-        for push, weight in zip(ordered, weights, strict=True):
-            np.multiply(push.gradient, weight, out=self._scratch)
-            np.add(self._sum, self._scratch, out=self._sum)
-        return self._sum
-
-    def _weights(self, ordered: Sequence[Push]) -> list[float] | None:
-        """None: all the same, and their sum is 1."""
-        samples = [push.samples for push in ordered]
-        total = sum(samples)
-        weights = [count / total for count in samples] if len(set(samples)) > 1 else None
-        if not self.policy.by_staleness:
-            return weights
-        shares = weights or [1 / len(ordered)] * len(ordered)
-        ages = (max(1, self.version - push.version) for push in ordered)
-        return [share / age for share, age in zip(shares, ages, strict=True)]
 
     def _evaluate(self, final: bool) -> Steps:
         yield from self.site.evaluate(self, final)

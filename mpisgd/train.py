@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     experiment = from_arguments(arguments)
     ranks = None if arguments.virtual is None else _virtual_ranks(arguments.virtual)
     saving = checkpoint.read(arguments)
-    check_world(experiment, ranks is not None, saving)
+    check_world(experiment, ranks is not None)
     if arguments.blas_threads is not None:
         whole(1, 4096).read("--blas-threads", arguments.blas_threads)
     if ranks is not None:
@@ -159,11 +159,8 @@ def resolve_for(experiment: Experiment, dataset: Any, ranks: int) -> Experiment:
     return experiment.resolved(ranks, dataset.samples)
 
 
-def check_world(experiment: Experiment, virtual: bool, saving: Saving | None = None) -> None:
+def check_world(experiment: Experiment, virtual: bool) -> None:
     """UsageError for what only the other world can do."""
-    if not virtual and saving is not None and (experiment.servers or 1) > 1:
-        allowed = "runs of several servers are saved with --virtual only; here, of one"
-        raise UsageError(f"{saving.typed} with --servers", experiment.servers, allowed)
     if virtual and experiment.progress == "thread":
         raise UsageError("--progress", "thread", "poll or perfect with --virtual")
     if not virtual and experiment.progress == "perfect":
@@ -283,13 +280,15 @@ def _run_virtual(
         _lock(locks, arguments.output, None)
         tell()
         return train(experiment, dataset, arguments)
+    from mpisgd.checkpoint.fitting import misfit
     from mpisgd.checkpoint.identity import identity
     from mpisgd.checkpoint.keeper import Keeping
     from mpisgd.checkpoint.resume import choose
 
     saving.check()
     mine = identity(experiment, dataset, virtual=True)
-    choice = choose(saving, experiment, mine, arguments.output)
+    fits = partial(misfit, experiment, dataset, True)
+    choice = choose(saving, experiment, mine, arguments.output, misfit=fits)
     if not choice.complete:
         _lock(locks, arguments.output, saving)
     _tell(choice.notes)

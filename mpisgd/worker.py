@@ -212,7 +212,7 @@ class Worker:
             copy_into(self.ema.state(), state.get("ema", {}), "moving average")
         for _, flat in sorted(state.get("past", {}).items(), key=lambda item: int(item[0])):
             self.past.append(self.parameters.like())
-            self.past[-1].flat[...] = flat
+            copy_into({"past": self.past[-1].flat}, {"past": flat}, "earlier parameters")
         self._saved_means = state.get("means", {})
 
     def heed(self, extra: np.ndarray) -> Steps:

@@ -97,6 +97,14 @@ def test_a_changed_record_replays_to_other_bits():
     assert not np.array_equal(replay(experiment.config(), pushes), run.parameters)
 
 
+def test_a_record_without_a_column_that_it_needs_is_refused():
+    experiment, run = prepare(4, algorithm="async", steps=6)
+    run.offices.run()
+    pushes = {name: values for name, values in run.pushes.items() if name != "version_read"}
+    with pytest.raises(UsageError, match="/updates/version_read: is needed, and was not recorded"):
+        replay(experiment.config(), pushes)
+
+
 @pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
 def test_accounts_add_up(name, options):
     run = served(8, algorithm=name, steps=30, straggler="pareto:1.2", servers=2, **options)

@@ -10,7 +10,8 @@ import json
 import os
 import struct
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +33,7 @@ UNREADABLE = (
     OverflowError, struct.error,
 )  # fmt: skip
 CHUNK = 1 << 20  # octets read at once while verifying
+LOOK_S = 0.05  # s between signs of life while the disk is at work
 HEAD = 512  # octets within which each file says what it is
 WHEN = (1980, 1, 1, 0, 0, 0)  # equal states make equal files
 
@@ -41,19 +43,22 @@ class DamagedCheckpoint(UsageError):
 
 
 def write(
-    path: Path, meta: Mapping[str, Any], states: Iterable[tuple[str, Mapping[str, Any]]]
+    path: Path,
+    meta: Mapping[str, Any],
+    states: Iterable[tuple[str, Mapping[str, Any]]],
+    alive: Callable[[], object] | None = None,
 ) -> str:
     """A new file with `states` (section, state), taken one at a time; its digest.
 
     On the disk, not only on its way there, when it returns. Raises OSError with what the user is
-    told; nothing of the file is left then.
+    told; nothing of the file is left then. `alive` is called now and then.
     """
     try:
         with open(path, "wb") as raw:
             try:
-                digest = _stream(raw, meta, states)
+                digest = _stream(raw, meta, states, alive or (lambda: None))
                 raw.flush()
-                os.fsync(raw.fileno())
+                _sync(raw.fileno(), alive)
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
@@ -93,17 +98,32 @@ def claims(path: Path) -> bool:
     return FORMAT.encode() in head or not any(head) or (len(head) < HEAD and head[:4] == MAGIC)
 
 
+def _sync(descriptor: int, alive: Callable[[], object] | None) -> None:
+    """Until it is on the disk, which may take long: others must not take that for a stall."""
+    if alive is None:
+        os.fsync(descriptor)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        synced = pool.submit(os.fsync, descriptor)
+        while wait([synced], LOOK_S).not_done:
+            alive()
+        synced.result()
+
+
 def _stream(
-    raw: Any, meta: Mapping[str, Any], states: Iterable[tuple[str, Mapping[str, Any]]]
+    raw: Any,
+    meta: Mapping[str, Any],
+    states: Iterable[tuple[str, Mapping[str, Any]]],
+    alive: Callable[[], object],
 ) -> str:
     digest = hashlib.sha256()
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         text = json.dumps({"format": FORMAT, "version": VERSION, **meta}, allow_nan=True)
-        _add(archive, META, np.frombuffer(text.encode(), np.uint8), digest)
+        _add(archive, META, np.frombuffer(text.encode(), np.uint8), digest, alive)
         for section, state in states:
             for name, array in flatten(state, f"{section}/").items():
-                _add(archive, name, array, digest)
-        _add(archive, DIGEST, np.frombuffer(digest.digest(), np.uint8), hashlib.sha256())
+                _add(archive, name, array, digest, alive)
+        _add(archive, DIGEST, np.frombuffer(digest.digest(), np.uint8), hashlib.sha256(), alive)
     return digest.hexdigest()
 
 
@@ -191,20 +211,27 @@ def _unfit(meta: Any) -> str | None:
     return f"is damaged: {reason}" if reason else None
 
 
-def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray, digest: Any) -> None:
+def _add(
+    archive: zipfile.ZipFile,
+    name: str,
+    array: np.ndarray,
+    digest: Any,
+    alive: Callable[[], object],
+) -> None:
     info = zipfile.ZipInfo(name + SUFFIX, WHEN)
     digest.update(name.encode())
     with archive.open(info, "w", force_zip64=True) as entry:
-        np.lib.format.write_array(_Both(entry, digest), array, allow_pickle=False)
+        np.lib.format.write_array(_Both(entry, digest, alive), array, allow_pickle=False)
 
 
 class _Both:
-    """Writes into a file and a digest."""
+    """Writes into a file and a digest, and calls `alive` for each piece."""
 
-    def __init__(self, file: Any, digest: Any):
-        self.file, self.digest = file, digest
+    def __init__(self, file: Any, digest: Any, alive: Callable[[], object]):
+        self.file, self.digest, self.alive = file, digest, alive
 
     def write(self, octets: Any) -> int:
+        self.alive()
         self.digest.update(octets)
         return self.file.write(octets)
 

@@ -1,6 +1,6 @@
 """Writing the checkpoints of one run, in the process that holds or gathers all states."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -29,12 +29,16 @@ class Keeper:
                 taken.path = self.place
 
     def write(
-        self, meta: Mapping[str, Any], states: Iterable[tuple[str, Mapping[str, Any]]]
+        self,
+        meta: Mapping[str, Any],
+        states: Iterable[tuple[str, Mapping[str, Any]]],
+        alive: Callable[[], object] | None = None,
     ) -> None:
-        """The next checkpoint, whole or not at all. `meta`: at least its `step`. Raises OSError."""
+        """The next checkpoint, whole or not at all. `meta`: at least its `step`; `alive` is called
+        now and then. Raises OSError."""
         self._number += 1
         told = {"number": self._number, "written_utc": datetime.now(UTC).isoformat()}
-        file.write(place.writing(self.place), {**self.identity, **told, **meta}, states)
+        file.write(place.writing(self.place), {**self.identity, **told, **meta}, states, alive)
         try:
             place.move_in(self.place)
         except OSError as error:

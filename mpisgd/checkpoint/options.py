@@ -18,9 +18,9 @@ EVERY = "a whole number of steps, or a time such as 30s or 5min"
 class Saving:
     """Where and when a run is saved, and what it goes on from.
 
-    `place`: FILE, which `option` named; `typed`: the option that asked for saving; `every_steps`,
-    `every_s`: how often, besides when the run ends; `resume`: AUTO, a file, or None to begin;
-    `overwrite`: replace what is there; `per_rank`: each rank writes a file of its own.
+    `place`: FILE, which `option` named; `every_steps`, `every_s`: how often, besides when the run
+    ends; `resume`: AUTO, a file, or None to begin; `overwrite`: replace what is there; `per_rank`:
+    each rank writes a file of its own.
     """
 
     place: Path
@@ -30,7 +30,6 @@ class Saving:
     resume: str | None = None
     overwrite: bool = False
     per_rank: bool = False
-    typed: str = "--checkpoint"
 
     @property
     def source(self) -> Path:
@@ -89,11 +88,7 @@ def read(arguments: argparse.Namespace) -> Saving | None:
     if arguments.output:
         _check_apart(Path(file), option, arguments.output)
     steps, seconds = _every(every)
-    options = (arguments.checkpoint, "--checkpoint"), (every, "--checkpoint-every")
-    typed = next((name for value, name in options if value is not None), "--resume")
-    return Saving(
-        Path(file), option, steps, seconds, resume, bool(arguments.overwrite), per_rank, typed
-    )
+    return Saving(Path(file), option, steps, seconds, resume, bool(arguments.overwrite), per_rank)
 
 
 def _check_apart(file: Path, option: str, output: str) -> None:

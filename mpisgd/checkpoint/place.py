@@ -132,6 +132,12 @@ def parts(path: Path) -> Iterator[Path]:
     return (candidate for candidate in there if is_part(path, candidate))
 
 
+def part_steps(path: Path, rank: int) -> list[int]:
+    """The steps of that rank's parts which lie there, the earliest first."""
+    ends = (there.name.removeprefix(f"{path.name}.step").split(".rank") for there in parts(path))
+    return sorted(int(step) for step, its in ends if int(its) == rank)
+
+
 def is_part(path: Path, other: Path) -> bool:
     """Whether a file in the same folder has the name of a part."""
     named = re.escape(path.name) + r"\.step\d+\.rank\d+"

@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mpisgd import launch
-from mpisgd.checkpoint import identity, place
+from mpisgd.checkpoint import fitting, identity, place
 from mpisgd.checkpoint.file import Checkpoint, write
 from mpisgd.checkpoint.keeper import Keeper
-from mpisgd.checkpoint.messages import PATIENCE, receive, send
+from mpisgd.checkpoint.messages import BACK, TAG, Pulse, finished, handing_in, receive, send
 from mpisgd.checkpoint.options import AUTO, Saving
 from mpisgd.checkpoint.resume import Choice, Resumed, choose
 from mpisgd.data import Dataset
@@ -35,7 +36,8 @@ def choose_together(
         if comm.Get_rank() == 0:
             try:
                 saving.check()
-                choice = choose(saving, experiment, mine, output, without)
+                misfit = partial(fitting.misfit, experiment, dataset, False)
+                choice = choose(saving, experiment, mine, output, without, misfit)
             except UsageError as mistake:
                 refused = mistake
         launch.agree(comm, refused, experiment.deadline_s)
@@ -43,7 +45,7 @@ def choose_together(
             choice = _told(comm, choice, experiment.deadline_s)
         if choice.resumed is not None and "parts" in choice.resumed.meta:
             try:
-                choice = _with_part(comm, saving, choice, experiment.deadline_s)
+                choice = _with_part(comm, saving, choice, experiment, dataset)
             except UsageError as damage:  # on every rank
                 if saving.resume != AUTO:
                     raise
@@ -62,23 +64,27 @@ def _told(comm: Any, choice: Choice, deadline: float) -> Choice:
     kind, tau, delay = json.loads(launch.texts(comm, word, deadline)[0])
     if comm.Get_rank() == 0:
         if resumed is not None:
+            pulse = _pulse(comm, deadline, TAG)
             for rank in range(1, comm.Get_size()):
                 told: dict[str, Any] = {"meta": _octets(resumed.meta)}
                 if "parts" not in resumed.meta:
                     told["state"] = resumed.section(str(rank))
-                send(comm, told, rank, deadline)
+                pulse.leave_out(rank)
+                send(comm, told, rank, deadline, pulse.beat)
             choice = choice._replace(resumed=resumed._replace(state=resumed.section("0")))
         return choice
     resumed = None
     if kind == GO_ON:
-        received = receive(comm, 0, PATIENCE * deadline)
+        received = receive(comm, 0, deadline)
         meta = json.loads(received["meta"].tobytes())
         resumed = Resumed(meta, state=received.get("state", {}))
     experiment = identity.adopted(choice.experiment, {"config": {"tau": tau, "delay": delay}})
     return Choice(experiment, resumed, kind == COMPLETE, [])
 
 
-def _with_part(comm: Any, saving: Saving, choice: Choice, deadline: float) -> Choice:
+def _with_part(
+    comm: Any, saving: Saving, choice: Choice, experiment: Experiment, dataset: Dataset
+) -> Choice:
     """The choice with the state that this rank wrote itself. UsageError on every rank."""
     rank, resumed, refused = comm.Get_rank(), choice.resumed, None
     assert resumed is not None
@@ -89,11 +95,13 @@ def _with_part(comm: Any, saving: Saving, choice: Choice, deadline: float) -> Ch
             if own.digest != resumed.meta["parts"].get(str(rank)):
                 raise UsageError("--resume", str(path), "is of another checkpoint")
             resumed = resumed._replace(state=own.state(str(rank)))
+            if reason := fitting.unlike(experiment, dataset, rank, resumed.state):
+                raise UsageError("--resume", str(path), reason)
         except FileNotFoundError:
             refused = UsageError("--resume", str(path), "there is no such file")
         except UsageError as mistake:
             refused = mistake
-    launch.agree(comm, refused, deadline)
+    launch.agree(comm, refused, experiment.deadline_s)
     return choice._replace(resumed=resumed)
 
 
@@ -111,17 +119,18 @@ class Gathering:
         self.comm, self.keeper, self.recorder = comm, keeper, recorder
         self.store, self.deadline = store, deadline
         self.saving, self.identity = saving, identity
-        self.steps: list[int] = []  # of this run's checkpoints whose parts are there
+        self.steps: list[int] = []  # of this rank's parts that are there, earlier runs' included
 
     def __call__(self, step: int, state: Mapping[str, Any], shipped: list[int]) -> None:
         """`shipped`: messages with records that each rank has sent."""
         if self.keeper is None:
             told = self._write_part(step, state) if self.saving.per_rank else state
-            send(self.comm, told, 0, self.deadline)
-            receive(self.comm, 0, PATIENCE * self.deadline)
+            finished(handing_in(self.comm, [told], self.deadline))
             self._prune(step)
             return
+        pulse = _pulse(self.comm, self.deadline, TAG + BACK)
         self.recorder.rows.catch_up(shipped)
+        pulse.beat()
         if self.store is not None:
             self.store.settle()
         meta = {
@@ -130,24 +139,25 @@ class Gathering:
             "keep": {"evaluation": self.recorder.evaluated},
         }
         if self.saving.per_rank:
-            meta["parts"] = dict(self._parts())
-            self.keeper.write(meta, [("0", state)])
+            meta["parts"] = dict(self._parts(pulse))
+            self.keeper.write(meta, [("0", state)], pulse.beat)
         else:
-            self.keeper.write(meta, self._states(state))
-        for rank in range(1, self.comm.Get_size()):
-            send(self.comm, {}, rank, self.deadline)
+            self.keeper.write(meta, self._states(state, pulse), pulse.beat)
+        finished(pulse.release())
 
     def _write_part(self, step: int, state: Mapping[str, Any]) -> dict[str, Any]:
         """The rank's own file; its digest, for rank 0."""
         rank = self.comm.Get_rank()
         told = {"step": step, "number": 0, "keep": {}, "evaluation": {}, "written_utc": ""}
         path = place.part(self.saving.place, step, rank)
-        digest = write(path, {**self.identity, **told}, [(str(rank), state)])
+        self._pulse = Pulse(self.comm, [(0, TAG)], self.deadline)
+        digest = write(path, {**self.identity, **told}, [(str(rank), state)], self._pulse.beat)
         return {"sha256": np.frombuffer(bytes.fromhex(digest), np.uint8)}
 
-    def _parts(self) -> Iterator[tuple[str, str]]:
+    def _parts(self, pulse: Pulse) -> Iterator[tuple[str, str]]:
         for rank in range(1, self.comm.Get_size()):
-            yield str(rank), receive(self.comm, rank, self.deadline)["sha256"].tobytes().hex()
+            told = receive(self.comm, rank, self.deadline, pulse.beat)
+            yield str(rank), told["sha256"].tobytes().hex()
 
     def _prune(self, step: int) -> None:
         """The checkpoint of `step` and the one before it need their parts, older ones are gone."""
@@ -156,11 +166,18 @@ class Gathering:
             place.part(self.saving.place, old, self.comm.Get_rank()).unlink(missing_ok=True)
         del self.steps[:-2]
 
-    def _states(self, own: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _states(
+        self, own: Mapping[str, Any], pulse: Pulse
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Rank by rank: only one more than its own is in memory."""
         yield "0", own
         for rank in range(1, self.comm.Get_size()):
-            yield str(rank), receive(self.comm, rank, self.deadline)
+            yield str(rank), receive(self.comm, rank, self.deadline, pulse.beat)
+
+
+def _pulse(comm: Any, deadline: float, tag: int) -> Pulse:
+    """Rank 0's, to all others."""
+    return Pulse(comm, [(rank, tag) for rank in range(1, comm.Get_size())], deadline)
 
 
 def _octets(value: Any) -> np.ndarray:

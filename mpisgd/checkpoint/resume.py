@@ -1,6 +1,6 @@
 """What a run goes on from: chosen and checked before anything is computed or written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,14 +74,21 @@ def choose(
     mine: Mapping[str, Any],
     output: str | None,
     without: Mapping[str, str] | None = None,
+    misfit: Callable[[Checkpoint], str | None] = lambda checkpoint: None,
 ) -> Choice:
     """Of a resolved experiment, whose `identity.identity` is `mine`. Raises UsageError.
 
-    `without`: as `place.newest` takes it.
+    `without`: as `place.newest` takes it; `misfit`: see `fitting`, asked about files of such runs.
     """
     if saving.resume is None:
         return Choice(experiment, None, False, [])
-    taken, notes = _taken(saving, without)
+
+    def unfit(checkpoint: Checkpoint) -> str | None:
+        meta = checkpoint.meta
+        mine_too = identity.difference(identity.adopted(experiment, meta), mine, meta) is None
+        return misfit(checkpoint) if mine_too and not lacks(meta) else None
+
+    taken, notes = _taken(saving, without, unfit)
     result = None if output is None else _result(output)
     if result is not None:
         _check_result(output, result, experiment, mine)
@@ -139,19 +146,31 @@ def _check_place(
 
 
 def _taken(
-    saving: Saving, without: Mapping[str, str] | None
+    saving: Saving,
+    without: Mapping[str, str] | None,
+    unfit: Callable[[Checkpoint], str | None],
 ) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint, and why it is no newer one."""
     if saving.resume == AUTO:
-        found = place.newest(saving.place, without)
-        return found.checkpoint, found.notes
+        refused = dict(without or {})
+        while True:
+            found = place.newest(saving.place, refused)
+            reason = None if found.checkpoint is None else unfit(found.checkpoint)
+            if found.checkpoint is None or reason is None:
+                return found.checkpoint, found.notes
+            refused[found.checkpoint.digest] = f"{found.checkpoint.path.name}: {reason}"
     assert saving.resume is not None
+    refused = {}
     try:
-        return Checkpoint(saving.resume), []
+        taken = Checkpoint(saving.resume)
+        if reason := unfit(taken):
+            refused[taken.digest] = reason
+            raise DamagedCheckpoint(str(taken.path), None, reason)
+        return taken, []
     except FileNotFoundError:
         raise UsageError("--resume", saving.resume, "there is no such file") from None
     except DamagedCheckpoint as damage:
-        other = place.newest(Path(saving.resume)).checkpoint
+        other = place.newest(Path(saving.resume), refused).checkpoint
         allowed = f"; {other.path.name} beside it is whole" if other else ""
         raise UsageError("--resume", None, f"{damage}{allowed}") from None
 

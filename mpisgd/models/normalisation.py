@@ -82,8 +82,7 @@ class BatchNormalisation(Layer):
         return x
 
     def _remember(self, mean: Array, variance: Array, x: Planes, run: Pass) -> None:
-        if run.statistics is None:
-            return
+        assert run.statistics is not None
         count = run.statistics[f"{self.name}.count"]
         count += x.rows
         weight = max(MOMENTUM, x.rows / float(count[0]))

@@ -1,19 +1,21 @@
 """Servers and workers as real ranks: sites over ports, and who goes on while others wait."""
 
 import time
-from collections.abc import Callable, Generator
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import isinf
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from allreduce.plan import wait_until
 from mpisgd import stragglers
 from mpisgd.evaluator import FINAL, Evaluator, facts
-from mpisgd.letters import Answer, Asked, Letter, Verdict
+from mpisgd.letters import LEADER, Answer, Asked, Letter, Verdict, restored, saved
 from mpisgd.roles import Workshop
+from mpisgd.served import ServedWorker
 from mpisgd.server import Server
 from mpisgd.stragglers import Pace
 from mpisgd.worlds import Ready, Work
@@ -82,10 +84,24 @@ class Crew:
             del self._runs[site]
 
 
+class Part(Protocol):
+    """What a server or worker has to do for the whole run to be saved, while nothing comes."""
+
+    def called(self) -> bool:
+        """Whether it is its turn."""
+
+    def attend(self) -> Generator[None, None, bool]:
+        """Do it; whether to wake who waits for a letter, because it is to stop."""
+
+    def conclude(self) -> Steps:
+        """What is left to do for others when this one has ended."""
+
+
 class _Bench:
     """What servers and workers have in common. `inner`: the process's place among all ranks."""
 
     port: Port
+    part: Part | None = None  # in the saving of a run of several servers
 
     def __init__(self, inner: CommunicatorSite, number: int, crew: Crew):
         self.inner, self.number, self.crew = inner, number, crew
@@ -105,6 +121,26 @@ class _Bench:
     def now(self) -> float:
         return self.inner.now()
 
+    def _letter(self, until: float | None) -> Generator[None, None, Letter | None]:
+        """The next one, as `Port.receive` says; None, too, when it is to stop."""
+        letters = self.port.receive(until)
+        while True:
+            try:
+                next(letters)
+            except StopIteration as end:
+                return end.value
+            if self.part is not None and self.part.called():
+                if (yield from self.part.attend()):
+                    return None
+                letters = self.port.receive(until)
+            yield
+
+    def until_all_end(self, run: Steps) -> Steps:
+        """That run, and what others may still want of this rank."""
+        yield from run
+        if self.part is not None:
+            yield from self.part.conclude()
+
 
 class ServerBench(_Bench):
     """A server's place. Server 0 has the `evaluator`; `record` takes rows of /updates."""
@@ -120,20 +156,44 @@ class ServerBench(_Bench):
     ):
         super().__init__(inner, number, crew)
         self.record, self.evaluator = record, evaluator
-        self.keep: Callable[[Server], object] | None = None  # saves the run
+        self.save: Callable[[Server], Steps] | None = None  # saves the run, on server 0
+        self.inbox: deque[Letter] = deque()  # came while the run was saved
         shard, flat = workshop.shards[number], workshop.parameters.flat
         ranks = workshop.roles.workers
-        self._verdicts = Verdicts(inner.comm, workshop, number, self.now)
+        self.steps = [0] * len(ranks)  # of the last letter of each worker
+        self.verdicts = Verdicts(inner.comm, workshop, number, self.now)
         self.port = Port(
             inner.comm, [(rank, shard.stop - shard.start) for rank in ranks], flat.dtype, Asked,
             self.now, sends=REPLIES, receives=PUSHES, deadline=inner.deadline,
-            beside=self._verdicts.next,
+            beside=self.verdicts.next,
         )  # fmt: skip
         self._bells = Bells(inner.comm, ranks, NOTICES, True) if workshop.policy.abandon else None
-        self._snapshots = Snapshots(inner.comm, workshop, number, inner.deadline)
+        self.snapshots = Snapshots(inner.comm, workshop, number, inner.deadline)
+
+    def expect(self, server: Server) -> None:
+        """Who may write first, at the start of the run or where it goes on."""
+        self.port.expect(sorted(server.due - {letter.source for letter in self.inbox}))
 
     def receive(self, until: float | None) -> Generator[None, None, Letter | None]:
-        return (yield from self.port.receive(until))
+        if self.inbox:
+            return self.inbox.popleft()
+        return (yield from self.next_letter(until))
+
+    def next_letter(self, until: float | None) -> Generator[None, None, Letter | None]:
+        """The next one from a worker or server 0, behind those in the inbox."""
+        letter = yield from self._letter(until)
+        if letter is not None and letter.source != LEADER:
+            self.steps[letter.source] = int(Asked(*letter.header).step)
+        return letter
+
+    def state(self) -> dict[str, Any]:
+        """At a rest of several servers: what has come."""
+        return {"inbox": saved(self.inbox), "steps": np.array(self.steps)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there: before it serves."""
+        self.inbox = deque(restored(state.get("inbox", {})))
+        self.steps = state["steps"].tolist()
 
     def send(self, worker: int, header: Answer, payload: np.ndarray) -> None:
         self.port.send(worker, header, payload, answered=not header.last)
@@ -143,33 +203,29 @@ class ServerBench(_Bench):
         self._bells.rearm(worker)
 
     def announce(self, verdict: Verdict) -> None:
-        self._verdicts.send(verdict)
+        self.verdicts.send(verdict)
 
     def busy(self, octets: int) -> Steps:
         """Here time is measured. Others' shards are looked for now and then."""
-        if self.evaluator is not None:
-            self._take_in(self.evaluator)
+        self.take_in()
         yield from ()
 
     def rest(self, server: Server) -> Steps:
-        """What workers are about is not waited for: it will be computed again."""
-        if self.keep is not None:
-            with _Pause(self.inner):
-                self.keep(server)
-        yield from ()
+        if self.save is not None:
+            yield from self.save(server)
 
     def evaluate(self, server: Server, final: bool) -> Steps:
         label = FINAL if final else server.step
         ema = None if server.ema is None else server.ema.average.copy()
         values = facts(server)
         if self.evaluator is None:
-            self._snapshots.send(label, values, server.parameters, ema)
+            self.snapshots.send(label, values, server.parameters, ema)
             return
-        with _Pause(self.inner):
+        with Pause(self.inner):
             self.evaluator.add(label, 0, server.parameters.copy(), ema, values)
         began = time.monotonic()
         while final and self.evaluator.pending:
-            self._take_in(self.evaluator)
+            self.take_in()
             if time.monotonic() - began > self.inner.deadline:
                 return  # without it rather than not at all
             yield
@@ -177,15 +233,18 @@ class ServerBench(_Bench):
     def close(self) -> None:
         """Give all requests back."""
         self.port.close()
-        self._verdicts.close()
-        self._snapshots.close()
+        self.verdicts.close()
+        self.snapshots.close()
         if self._bells is not None:
             self._bells.close()
 
-    def _take_in(self, evaluator: Evaluator) -> None:
-        for number, label, values, flat, ema in self._snapshots.arrived():
-            with _Pause(self.inner):
-                evaluator.add(label, number, flat, ema, values)
+    def take_in(self) -> None:
+        """The shards that others have handed in, on server 0."""
+        evaluator = self.evaluator
+        if evaluator is not None:
+            for number, label, values, flat, ema in self.snapshots.arrived():
+                with Pause(self.inner):
+                    evaluator.add(label, number, flat, ema, values)
 
 
 class WorkerBench(_Bench):
@@ -203,7 +262,7 @@ class WorkerBench(_Bench):
             inner.comm, list(zip(ranks, sizes, strict=True)), workshop.parameters.dtype, Answer,
             self.now, sends=PUSHES, receives=REPLIES, deadline=inner.deadline,
         )  # fmt: skip
-        self.port.expect()
+        self.reported = 0  # steps whose rows are on their way to the file
         self._bells = Bells(inner.comm, ranks, NOTICES, False) if workshop.policy.abandon else None
         experiment = workshop.experiment
         # Letters move only while somebody looks: those that are under way during a computation.
@@ -212,6 +271,25 @@ class WorkerBench(_Bench):
         self._watched: set[int] = set()
         self._step, self._began, self._waiting_s = 0, 0.0, 0.0
         self._counters = Counters()
+
+    def expect(self, worker: ServedWorker) -> None:
+        """Who writes first, at the start of the run or where it goes on."""
+        self.port.expect(sorted(worker.awaited))
+
+    def state(self) -> dict[str, Any]:
+        """At a rest of several servers, while it waits."""
+        times = {"step": self._step, "began_s": self._began, "waiting_s": self._waiting_s}
+        return {
+            "times": times, "abandoned": self.abandoned, "reported": self.reported,
+            "counters": vars(self._counters),
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there: before it works."""
+        times = state["times"]
+        self._step, self._began = times["step"], times["began_s"]
+        self._waiting_s, self._counters = times["waiting_s"], Counters(**state["counters"])
+        self.abandoned, self.reported = bool(state["abandoned"]), state["reported"]
 
     def begin_step(self, step: int) -> None:
         self._step, self._began = step, self.now()
@@ -225,7 +303,7 @@ class WorkerBench(_Bench):
 
     def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
         began, counters = time.perf_counter(), self._counters
-        self.abandoned = False
+        self.inner.computing, self.abandoned = True, False
         marks = None
         if ready is not None and self.pace.stretches(self.number, self._step):
             marks = Marks(self.progress)
@@ -242,6 +320,8 @@ class WorkerBench(_Bench):
             self._pad(began + seconds)
         except Abandoned:
             self.abandoned = True
+        finally:
+            self.inner.computing = False
         counters.compute_s += time.perf_counter() - began - counters.poll_s
         self._waiting_s = self.now()
         yield from ()
@@ -264,7 +344,7 @@ class WorkerBench(_Bench):
         return nullcontext()
 
     def receive(self, until: float | None = None) -> Generator[None, None, Letter | None]:
-        letter = yield from self.port.receive(until)
+        letter = yield from self._letter(until)
         if letter is not None and letter.header[NOTICED] and self._bells is not None:
             while not self._bells.came(letter.source):
                 yield  # it was sent before the reply
@@ -281,6 +361,7 @@ class WorkerBench(_Bench):
         return times | vars(self._counters)
 
     def record(self, step: int, columns: dict[str, float]) -> None:
+        self.reported = step
         self.inner.recorder.step(step, columns)
 
     def close(self) -> None:
@@ -296,14 +377,15 @@ class WorkerBench(_Bench):
             time.sleep(min(left, LOOK_EVERY) if self._busy_looking else left)
 
 
-class _Pause:
-    """Around what does not count as training."""
+class Pause:
+    """Around what does not count as training, and may take long."""
 
     def __init__(self, inner: CommunicatorSite):
         self.inner, self.began = inner, time.perf_counter()
 
     def __enter__(self) -> None:
-        self.began = time.perf_counter()
+        self.began, self.inner.evaluating = time.perf_counter(), True
 
     def __exit__(self, *error: object) -> None:
+        self.inner.evaluating = False
         self.inner.paused_s += time.perf_counter() - self.began

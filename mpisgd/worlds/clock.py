@@ -59,6 +59,10 @@ class Clock:
         self.evaluations: dict[int, list[_Snapshot]] = {}
         self.sites = [ClockSite(self, rank) for rank in range(self.size)]
 
+    def ask_to_stop(self) -> None:
+        """As a signal does."""
+        self.asked_to_stop = True
+
     def run(self, runs: Sequence[Generator[None, None, None]]) -> None:
         """Until every rank's generator has ended. Stalled if they wait for one another."""
         running = set(range(self.size))

@@ -84,6 +84,7 @@ class CommunicatorSite:
         self.pace = pace or stragglers.Pace(step_time, None)
         self.asked_to_stop = False
         self.evaluating = False  # which may take long, and ends by itself
+        self.computing = False  # a gradient, for a server
         self.final_average_s = 0.0  # how long the last average took that only evaluation needs
         self.saving_s = 0.0  # how long checkpoints have stopped the run
         self.thread = ProgressThread(thread_comm) if thread_comm is not None else None

@@ -12,7 +12,7 @@ from mpisgd.algorithms.servers import serve, work
 from mpisgd.checkpoint.resume import RUN
 from mpisgd.checkpoint.state import flatten, unflatten
 from mpisgd.evaluator import FINAL, Evaluator, facts
-from mpisgd.letters import LEADER, Answer, Asked, Letter, Verdict
+from mpisgd.letters import LEADER, Answer, Asked, Letter, Verdict, restored, saved
 from mpisgd.roles import Workshop
 from mpisgd.served import ServedWorker
 from mpisgd.server import Server
@@ -54,9 +54,27 @@ class Offices:
     def rest(self) -> None:
         """Nothing is on its way: save the run, and let all begin anew as a restored one does."""
         sections = {name: unflatten(flatten(state)) for name, state in self.state().items()}
-        if self.keep is not None:
+        if self.keep is not None and not self._failing():
             self.keep(sections)
         self.restore(sections)
+        for server in self.servers if self.servers[0].stopping else []:
+            server.stopping = True
+
+    def ask_to_stop(self) -> None:
+        """As a signal does."""
+        for site in (*self.server_sites, *self.worker_sites):
+            site.asked_to_stop = True
+
+    def _failing(self) -> bool:
+        """Whether anything that was not finite is known, or will be read: that is not saved."""
+        letters = (
+            letter
+            for site in self.server_sites
+            for letter in site.desk.inbox
+            if letter.source != LEADER
+        )
+        failed = any(Asked(*letter.header).failed_step for letter in letters)
+        return failed or any(server.failed is not None for server in self.servers)
 
     def state(self) -> dict[str, dict[str, Any]]:
         """By section: RUN, and one for each server and worker. At a rest."""
@@ -113,25 +131,13 @@ class _Office:
 
     def state(self) -> dict[str, Any]:
         """What waits to be read."""
-        letters = {
-            str(i): {
-                "source": letter.source,
-                "header": np.array(letter.header, float),
-                "payload": letter.payload,
-                "arrived_s": letter.arrived_s,
-            }
-            for i, letter in enumerate(self.desk.inbox)
-        }
-        return {"dead": self.offices.post.is_dead(self.desk), "inbox": letters}
+        return {"dead": self.offices.post.is_dead(self.desk), "inbox": saved(self.desk.inbox)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.is_dead = bool(state["dead"])
         self.desk.inbox.clear()
-        for _, letter in sorted(state.get("inbox", {}).items(), key=lambda item: int(item[0])):
-            header = tuple(letter["header"].tolist())
-            self.desk.put(
-                Letter(letter["source"], header, letter.get("payload"), letter["arrived_s"])
-            )
+        for letter in restored(state.get("inbox", {})):
+            self.desk.put(letter)
 
     def now(self) -> float:
         return self.offices.post.now

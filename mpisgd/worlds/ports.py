@@ -7,7 +7,7 @@ for each peer. Long letters are cut into chunks with tags of their own.
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,10 +57,10 @@ class Port:
         self._came: deque[Letter] = deque()
         self._looks, self._moved = 0, time.monotonic()
 
-    def expect(self) -> None:
-        """Post the receives of the first letters: for the side that does not write first."""
-        for box in self.boxes:
-            box.arm()
+    def expect(self, peers: Iterable[int] | None = None) -> None:
+        """Post the receives of the first letters of those who write first; None: all of them."""
+        for number in range(len(self.boxes)) if peers is None else peers:
+            self.boxes[number].arm()
 
     def send(self, to: int, header: Sequence[float], payload: Any, answered: bool = True) -> None:
         """`payload` None: the header alone. `answered`: whether a letter will come back."""

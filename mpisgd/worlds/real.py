@@ -104,6 +104,7 @@ def keep(
     signals: launch.Signals,
 ) -> None:
     """Let the run be saved, and go on from where it was. Nothing has begun."""
+    from mpisgd.checkpoint import place
     from mpisgd.checkpoint.ranks import Gathering
 
     keeper, resumed, since_s = None, keeping.resumed, 0.0
@@ -120,7 +121,9 @@ def keep(
     gathering = Gathering(
         site.comm, keeper, recorder, store, experiment.deadline_s, keeping.saving, identity
     )
-    gathering.steps = [] if resumed is None else [resumed.step]
+    if resumed is not None:
+        steps = place.part_steps(keeping.saving.place, site.rank)
+        gathering.steps = [step for step in steps if step <= resumed.step]
 
     def save(worker: Worker) -> None:
         if worker.stopping:

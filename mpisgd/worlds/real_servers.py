@@ -3,7 +3,6 @@
 import argparse
 import platform
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack, closing, nullcontext
 from typing import Any
 
@@ -12,10 +11,9 @@ import numpy as np
 from allreduce.algorithms import build
 from mpisgd import launch
 from mpisgd.algorithms.servers import serve, work
-from mpisgd.checkpoint.keeper import Keeper, Keeping
+from mpisgd.checkpoint.keeper import Keeping
 from mpisgd.data import Dataset
 from mpisgd.errors import UsageError
-from mpisgd.evaluator import Evaluator
 from mpisgd.experiment import Experiment
 from mpisgd.recording import Recorder, Rows
 from mpisgd.remarks import tell_stopped
@@ -28,9 +26,12 @@ from mpisgd.worker import NotFinite
 from mpisgd.worlds.benches import Crew, ServerBench, WorkerBench
 from mpisgd.worlds.communicator import CommunicatorSite
 from mpisgd.worlds.real import open_store
+from mpisgd.worlds.real_rests import SharedSaver
+from mpisgd.worlds.real_saving import Run, Saver
 from mpisgd.worlds.virtual_servers import check_finite, summary
 
 UPDATES_TAG = 32001
+PATIENCE = 10  # deadlines until all have heard how the run ended: rank 0 may still be at work
 COLUMNS = (
     "server", "update", "worker", "step", "version_read", "staleness", "used", "samples",
     "arrived_s", "waited_s",
@@ -65,17 +66,24 @@ def train(
     crew = Crew()
     record = _recording(ledger, recorder, bar)
     servers, workers = _hire(workshop, inner, crew, record, evaluator, slow)
+    crowd: list[Any] = [*servers, *workers]
 
     def ask() -> None:
         inner.asked_to_stop = True
 
+    def busy() -> bool:
+        """Whoever evaluates, saves or waits for another goes on, until a deadline."""
+        return inner.evaluating or not inner.computing
+
     with ExitStack() as stack:
-        signals = stack.enter_context(launch.Signals(comm, ask))
+        signals = stack.enter_context(launch.Signals(comm, ask, busy))
         stack.enter_context(closing(crew))
         stack.enter_context(bar or nullcontext())
         if keeping is not None:
-            saving = Saver(keeping, workshop, inner, ledger, evaluator, signals)
-            saving.begin(servers, workers)
+            kind = Saver if len(workshop.roles.servers) == 1 else SharedSaver
+            kind(keeping, Run(workshop, inner, ledger, evaluator, signals)).begin(servers, workers)
+        for who in crowd:
+            who.site.expect(who)
         failure = _run(inner, crew, servers, evaluator)
         lost = {workshop.roles.workers[w] for server in servers for w in server.lost}
         recorder.finish(lost)
@@ -84,9 +92,9 @@ def train(
             if store is not None:
                 store.close(reason=str(failure))
             raise failure
-    crowd: list[Any] = [*servers, *workers]
-    stopped = any(who.stopping for who in crowd)
-    number = int(signals.received or 15) if stopped else 0
+    number = int(signals.received or 15) if any(who.stopping for who in crowd) else 0
+    if not lost:
+        number = int(launch.texts(comm, str(number), PATIENCE * deadline)[0])
     if evaluator is not None:
         _complete(store, workshop, servers, evaluator, number)
         report(experiment, evaluator.last, arguments)
@@ -94,86 +102,7 @@ def train(
             tell_stopped(servers[0].step, arguments.output)
     if lost:
         _leave_without(comm, lost)
-    return 128 + number if stopped else 0
-
-
-class Saver:
-    """Saves a run of one server, in the process of that server, and lets it go on.
-
-    Nobody waits for it: gradients that are outstanding will be lost, and computed again.
-    """
-
-    def __init__(
-        self,
-        keeping: Keeping,
-        workshop: Workshop,
-        inner: CommunicatorSite,
-        ledger: Rows,
-        evaluator: Evaluator | None,
-        signals: launch.Signals,
-    ):
-        self.keeping, self.inner, self.ledger = keeping, inner, ledger
-        self.workshop, self.evaluator, self.signals = workshop, evaluator, signals
-        self.updates = 0  # rows of /updates before a restart
-        self.keeper: Keeper | None = None
-
-    def begin(self, servers: list[Server], workers: list[ServedWorker]) -> None:
-        """Go on from where it was; nothing has begun. Raises BadState."""
-        resumed, since_s = self.keeping.resumed, 0.0
-        if resumed is not None:
-            since_s = resumed.state["site"]["time_s"]
-            self.inner.restore(resumed.state["site"])
-            for worker in workers:
-                worker.go_on(*resumed.state["worker"].tolist())
-        for server in servers:
-            assert self.evaluator is not None
-            config = self.workshop.experiment.config()
-            self.keeper = self.keeping._replace(
-                identity={**self.keeping.identity, "config": config}
-            ).keeper()
-            server.rests = self.keeping.rests(since_s)
-            server.site.keep = self.save  # type: ignore[attr-defined]
-            if resumed is not None:
-                server.restore(resumed.state["server"])
-                server.forget_workers()
-                self.evaluator.last = resumed.meta["evaluation"]
-                self.evaluator.evaluated = resumed.meta["keep"]["evaluation"]
-                self.updates = resumed.meta["keep"]["updates"]
-
-    def save(self, server: Server) -> None:
-        """At the end of an update."""
-        assert self.keeper is not None
-        assert self.evaluator is not None
-        if server.stopping:
-            self.signals.met()
-        self.ledger.hand_over()
-        self.inner.recorder.rows.hand_over()  # type: ignore[attr-defined]
-        if self.evaluator.store is not None:
-            self.evaluator.store.settle()
-        done = server.done()
-        reported = [0] * self.inner.size
-        for worker, rank in enumerate(self.workshop.roles.workers):
-            reported[rank] = int(done[0, worker])
-        kept = {"evaluation": self.evaluator.evaluated, "updates": self.updates + self.ledger.added}
-        meta = {
-            "step": server.step,
-            "evaluation": self.evaluator.last,
-            "keep": kept,
-            "reported": reported,
-        }
-        self.keeper.write(meta, self._sections(server, done))
-        assert server.rests is not None
-        server.rests.rested(self.inner.now())
-
-    def _sections(self, server: Server, done: np.ndarray) -> Iterator[tuple[str, dict[str, Any]]]:
-        numbers = {rank: worker for worker, rank in enumerate(self.workshop.roles.workers)}
-        for rank in range(self.inner.size):
-            section: dict[str, Any] = {"site": self.inner.state()}
-            if rank == 0:
-                section["server"] = server.state()
-            if rank in numbers:
-                section["worker"] = done[:, numbers[rank]]
-            yield str(rank), section
+    return 128 + number if number else 0
 
 
 def _hire(
@@ -187,7 +116,7 @@ def _hire(
             own = evaluator if number == 0 else None
             site = ServerBench(inner, number, crew, workshop, record, own)
             servers.append(workshop.server(site, number))
-            crew.add(site, serve(servers[-1], workshop.policy))
+            crew.add(site, site.until_all_end(serve(servers[-1], workshop.policy)))
         elif place == inner.rank:
             bench = WorkerBench(inner, number, crew, workshop, slow)
             workers.append(workshop.worker(bench, number))

@@ -29,10 +29,12 @@ class Verdicts:
         self._to = others if consistent and number == 0 else []
         self._source = first if consistent and number > 0 else None
         self._octets = 1 + len(workshop.roles.workers)
+        self.count = 0  # sent, or come
         self._sends: list[tuple[Any, np.ndarray]] = []
 
     def send(self, verdict: Verdict) -> None:
         """To every other server."""
+        self.count += 1
         octets = np.zeros(self._octets, np.uint8)
         octets[0] = verdict.kind
         octets[1 + np.array(verdict.workers, int)] = 1
@@ -45,6 +47,7 @@ class Verdicts:
             return None
         octets = np.zeros(self._octets, np.uint8)
         self.comm.Recv(octets, self._source, VERDICTS)
+        self.count += 1
         workers = tuple(np.flatnonzero(octets[1:]).tolist())
         return Letter(LEADER, Verdict(int(octets[0]), workers), None, self.now())
 
@@ -54,19 +57,22 @@ class Verdicts:
 
 
 class Snapshots:
-    """Shards on their way to server 0, where they are evaluated."""
+    """Shards on their way to server 0, where they are evaluated. `sent`: how many from here;
+    `taken`: how many came from each server."""
 
     def __init__(self, comm: Any, workshop: Workshop, number: int, deadline: float):
         self.comm, self.number, self.shards = comm, number, workshop.shards
         self.deadline = deadline
         self.ranks, self.dtype = workshop.roles.servers, workshop.parameters.dtype
         self.parts = 1 if workshop.experiment.ema is None else 2
+        self.sent, self.taken = 0, [0] * len(self.ranks)
         self._sends: list[tuple[Any, np.ndarray]] = []
 
     def send(
         self, label: int, values: dict[str, float], flat: np.ndarray, ema: np.ndarray | None
     ) -> None:
         """To server 0; the arrays are copied."""
+        self.sent += 1
         letter = self._letter(self.number)
         head, body = self._split(letter)
         head[0] = label
@@ -85,6 +91,7 @@ class Snapshots:
             while number and self.comm.Iprobe(rank, tag):
                 letter = self._letter(number)
                 self.comm.Recv(letter, rank, tag)
+                self.taken[number] += 1
                 head, body = self._split(letter)
                 values = dict(zip(FACTS, head[1:].tolist(), strict=True))
                 yield number, int(head[0]), values, body[0], body[1] if len(body) > 1 else None

@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from types import FrameType
 from typing import Any
@@ -57,7 +57,7 @@ def train(
     if keeping is not None:
         keep(keeping, experiment, clock, workers, recorders, store)
     try:
-        with Asked(clock) as asked:
+        with Asked(clock.ask_to_stop) as asked:
             clock.run([algorithm_run(experiment, worker) for worker in workers])
     except NotFinite as failure:
         finish(recorders, store)
@@ -131,8 +131,8 @@ def keep(
 class Asked:
     """SIGTERM, SIGINT and SIGUSR1 ask to stop at the next merge; a second one ends the process."""
 
-    def __init__(self, clock: Clock):
-        self.clock, self.number = clock, 0
+    def __init__(self, ask: Callable[[], object]):
+        self.ask, self.number = ask, 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Asked":
@@ -148,7 +148,8 @@ class Asked:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.number:
             raise KeyboardInterrupt
-        self.number, self.clock.asked_to_stop = number, True
+        self.number = number
+        self.ask()
 
 
 def world(

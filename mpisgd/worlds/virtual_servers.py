@@ -13,6 +13,7 @@ from mpisgd.evaluator import Evaluator
 from mpisgd.experiment import Experiment
 from mpisgd.launch import LEFT_EARLY, NOT_FINITE
 from mpisgd.models.statistics import described, estimate_of
+from mpisgd.remarks import tell_stopped
 from mpisgd.roles import Workshop
 from mpisgd.served import not_finite
 from mpisgd.server import Server
@@ -21,7 +22,7 @@ from mpisgd.train import VIRTUAL_STEP_S, progress_bar, report
 from mpisgd.worker import NotFinite
 from mpisgd.worlds.offices import Offices
 from mpisgd.worlds.post import Post
-from mpisgd.worlds.virtual import VirtualRecorder, finish, open_store, virtual_network
+from mpisgd.worlds.virtual import Asked, VirtualRecorder, finish, open_store, virtual_network
 
 ROWS = 1024  # rows of /updates handed to the store at once
 
@@ -41,14 +42,9 @@ def train(
     offices = world(workshop, evaluator, ledger, recorders)
     if keeping is not None:
         keep(keeping, experiment, offices, ledger, recorders)
-    code, reason = 0, None
+    reason: str | None = None
     try:
-        offices.run()
-        check_finite(offices.servers, evaluator)
-    except NotFinite as failure:
-        code, reason = NOT_FINITE, str(failure)
-    except Stalled as stall:
-        code, reason = LEFT_EARLY, str(stall)
+        code, reason = _run(offices, evaluator)
     except BaseException as failure:
         reason = repr(failure)
         raise
@@ -59,13 +55,33 @@ def train(
         finish(list(recorders.values()), store)
         if store is not None and reason is not None:
             store.close(reason=reason)
-    if reason is not None:
+    if code > 128:
+        tell_stopped(offices.servers[0].step, arguments.output)
+    elif reason is not None:
         print(f"mpisgd: {reason}", file=sys.stderr)
+    if reason is not None:
         return code
     if store is not None:
         store.complete(evaluator.last | summary(offices.servers, evaluator))
     report(experiment, evaluator.last, arguments)
     return 0
+
+
+def _run(offices: Offices, evaluator: Evaluator) -> tuple[int, str | None]:
+    """To the end: the exit code, and the reason for one that is not 0."""
+    try:
+        with Asked(offices.ask_to_stop) as asked:
+            offices.run()
+        check_finite(offices.servers, evaluator)
+    except NotFinite as failure:
+        return NOT_FINITE, str(failure)
+    except Stalled as stall:
+        return LEFT_EARLY, str(stall)
+    first = offices.servers[0]
+    if first.stopping:
+        told = f"stopped by signal {asked.number} after step {first.step}"
+        return 128 + asked.number, told
+    return 0, None
 
 
 def keep(
@@ -79,6 +95,8 @@ def keep(
     identity = {**keeping.identity, "config": experiment.config()}
     keeper, resumed = keeping._replace(identity=identity).keeper(), keeping.resumed
     offices.servers[0].rests = keeping.rests(0.0)
+    for server in offices.servers[1:]:
+        server.defers = True
     evaluator = offices.evaluator
     if resumed is not None:
         evaluator.last, kept = resumed.meta["evaluation"], resumed.meta["keep"]

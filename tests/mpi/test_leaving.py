@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from mpisgd.launcher import Job, find
 from mpisgd.store.reader import read
 
 WITHIN_S = 10.0
-DEADLINE_S = 2.0  # for a peer
+DEADLINE_S = 6.0  # for a peer, and for the start of a writer on a busy machine
 STEP = 90  # of the fault: 64 rows have gone to the file by then; 3 ranks evaluate here
 COMMON = f"--steps 2000 --step-time 2ms --deadline {DEADLINE_S}"
 TRAIN = f"--algorithm local --tau 4 {COMMON}".split()
@@ -33,22 +34,32 @@ class Left(NamedTuple):
     processes: list[int]
 
 
-def start(mpi: Ranks, ranks: int, fault: str, words: list[str], path: Path) -> Job:
-    """A job whose last rank meets `fault` at STEP."""
-    program = [mpi.python, str(PROGRAMS / "leave_train.py"), fault, str(ranks - 1), str(STEP)]
+def start(
+    mpi: Ranks, ranks: int, fault: str, words: list[str], path: Path, step: int = STEP
+) -> Job:
+    """A job whose last rank meets `fault` at `step`."""
+    program = [mpi.python, str(PROGRAMS / "leave_train.py"), fault, str(ranks - 1), str(step)]
     argv = [*program, *words, "--output", str(path)]
     return mpi.launcher.start(ranks, argv, environment=ONE_THREAD | mpi.variables)
 
 
-def ended(job: Job, kill: tuple[signal.Signals, bool] | None = None) -> Left:
-    """The job's end, once its fault has struck; `kill`: a signal for mpiexec, or its group."""
+def ranks_of(job: Job) -> list[int]:
+    """The job's ranks, and what they have started: all that is no mpiexec."""
+    python = Path(sys.executable).resolve()
+    return [pid for pid in job.processes() if Path(f"/proc/{pid}/exe").resolve() == python]
+
+
+def ended(job: Job, kill: tuple[signal.Signals, bool | None] | None = None) -> Left:
+    """The job's end, once its fault has struck; `kill`: a signal for mpiexec, or its group, or
+    (None) the ranks."""
     assert job.process.stdout is not None
     first = job.process.stdout.readline()
     assert first == "now\n", (first, job.process.communicate(timeout=30))
     began = time.monotonic()
     if kill is not None:
         number, group = kill
-        (os.killpg if group else os.kill)(job.process.pid, number)
+        for pid in [job.process.pid] if group is not None else ranks_of(job):
+            (os.killpg if group else os.kill)(pid, number)
     try:
         out, err = job.process.communicate(timeout=WITHIN_S + DEADLINE_S + 20)
     except subprocess.TimeoutExpired:

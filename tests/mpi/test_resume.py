@@ -120,13 +120,14 @@ def test_each_rank_can_keep_its_own_file(mpi: Ranks, tmp_path: Path):
         assert np.array_equal(one.evaluation["loss"], other.evaluation["loss"])
 
 
-def test_several_servers_are_refused_before_anything_begins(mpi: Ranks, tmp_path: Path):
-    """With the option that was typed."""
-    words = [*COMMON[:-2], "--algorithm", "async", "--servers", "2", "--output", tmp_path / "a.h5"]
-    refused = mpi(3, PROGRAM, 0, 0, 0, *words, "--resume", "auto", check=False)
-    assert refused.returncode == 2
-    assert "--resume with --servers 2: " in refused.stderr
-    assert "begins at the start" not in refused.stderr
+def test_parts_from_before_a_restart_are_pruned_as_well(mpi: Ranks, tmp_path: Path):
+    path = tmp_path / "run.h5"
+    words = [*COMMON, "--algorithm", "minibatch", "--output", str(path), "--checkpoint-per-rank"]
+    died = mpi(2, PROGRAM, signal.SIGKILL, 1, 14, *words, check=False)
+    assert died.returncode
+    mpi(2, PROGRAM, 0, 0, 0, *words, "--resume", "auto")
+    there = {found.name.rsplit(".", 2)[1] for found in tmp_path.glob("run.h5.checkpoint.step*")}
+    assert there == {"step12", "step16"}
 
 
 def test_a_part_that_finds_no_room_is_named_and_leaves_nothing(mpi: Ranks, tmp_path: Path):

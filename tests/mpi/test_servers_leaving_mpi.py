@@ -8,6 +8,7 @@ import pytest
 from mpi_ranks import ONE_THREAD, PROGRAMS, Ranks
 from test_leaving import WITHIN_S, Left, ended
 
+from mpisgd.checkpoint.file import Checkpoint
 from mpisgd.launcher import Job
 from mpisgd.store.reader import read
 
@@ -93,6 +94,19 @@ def test_a_silent_worker_is_done_without(mpi: Ranks, tmp_path):
         assert run.summary["lost_workers"] == [2]
 
 
+def test_no_checkpoint_waits_for_a_silent_worker(mpi: Ranks, tmp_path):
+    """Several servers do without the checkpoint, and say so; the one before is whole."""
+    path = tmp_path / "run.h5"
+    words = ["--algorithm", "backup", "--backups", "1", *TRAIN, *TWO, "--checkpoint-every", "60"]
+    with start(mpi, 5, "sigstop", "worker", [*words, "--steps", "200"], path) as job:
+        left = ended(job)
+    assert left.processes == []
+    assert "no checkpoint after step 180: nothing came from worker 2 for 3 s" in left.err
+    with read(path) as run:
+        assert run.complete
+    assert Checkpoint(f"{path}.checkpoint").meta["step"] in (60, 120)
+
+
 @pytest.mark.parametrize(
     "words", [[*ASYNC, *TWO], [*SYNC, *CONSISTENT]], ids=["async", "consistent"]
 )
@@ -105,3 +119,14 @@ def test_ctrl_c_stops_servers_together(mpi: Ranks, words, tmp_path):
         said = ""
     check(left, path, said, r"stopped by signal (2|15) after step \d+")
     assert left.seconds < 4  # not by the abort after the time of grace
+
+
+@pytest.mark.parametrize("words", [ASYNC, [*ASYNC, *TWO]], ids=["one", "two"])
+def test_a_signal_during_a_long_evaluation_waits_for_its_end(mpi: Ranks, words, tmp_path):
+    """Nobody takes an evaluation, or those who wait for it, for a run that does not hear."""
+    path = tmp_path / "run.h5"
+    with start(mpi, 4, "evaluation", "server", words, path) as job:
+        left = ended(job, (signal.SIGTERM, None))  # Open MPI's mpiexec kills soon after it asks
+    check(left, path, "", r"stopped by signal 15 after step \d+")
+    assert "no merge came in time" not in left.err
+    assert left.seconds > 1

@@ -72,3 +72,14 @@ def test_the_command_line_agrees_too_and_a_rank_stays_small(mpi: Ranks, tmp_path
     assert len(held) == 2
     if mpi.name == "mpich":
         assert max(map(float, held)) <= MOST_MIB
+
+
+def test_a_delay_is_measured_before_the_run_and_the_same_on_all_ranks(mpi: Ranks, tmp_path):
+    path = tmp_path / "a.h5"
+    words = ["mpisgd", "train", "--algorithm", "dasgd", "--delay", "auto", "--tau", "3",
+             "--hidden", "4", "--steps", "9", "--output", str(path)]  # fmt: skip
+    mpi.run(2, words, timeout=60)
+    with read(path) as run:
+        assert run.complete
+        assert 0 <= run.config["delay"] <= run.config["tau"] == 3
+        assert run.reported.tolist() == [9, 9]

@@ -1,36 +1,48 @@
 """`interrupted_train.py SIGNAL RANK STEP WORDS...`: `mpisgd WORDS`, where rank RANK is sent SIGNAL
-as it begins step STEP; no signal with 0. A rank with a server begins that step when all have
-used so many gradients."""
+as it begins step STEP; no signal with 0. A server begins that step when it has used so many
+gradients."""
 
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from mpisgd import cli
 from mpisgd.letters import Push
 from mpisgd.server import Server
+from mpisgd.worlds.benches import WorkerBench
 from mpisgd.worlds.communicator import CommunicatorSite
 
 number, rank, step = map(int, sys.argv[1:4])
-begin_step = CommunicatorSite.begin_step
+begin_step, begin_work, update = CommunicatorSite.begin_step, WorkerBench.begin_step, Server.update
+
+
+def interrupt(its: int, at: int) -> None:
+    """Once."""
+    global number
+    if number and (its, at) == (rank, step):
+        number, sent = 0, number
+        os.kill(os.getpid(), sent)
 
 
 def begin(site: CommunicatorSite, at: int) -> None:
     begin_step(site, at)
-    if number and (site.rank, at) == (rank, step):
-        os.kill(os.getpid(), number)
+    interrupt(site.rank, at)
 
 
-CommunicatorSite.begin_step = begin  # type: ignore[method-assign]
-update = Server.update
+def work(bench: WorkerBench, at: int) -> None:
+    begin_work(bench, at)
+    interrupt(bench.inner.rank, at)
 
 
 def count(server: Server, batch: Sequence[Push]) -> None:
     update(server, batch)
-    if number and server.step + 1 == step:
-        os.kill(os.getpid(), number)
+    site: Any = server.site
+    interrupt(site.inner.rank, server.step + 1)
 
 
+CommunicatorSite.begin_step = begin  # type: ignore[method-assign]
+WorkerBench.begin_step = work  # type: ignore[method-assign]
 Server.update = count  # type: ignore[method-assign]
 sys.argv[1:] = sys.argv[4:]
 sys.exit(cli.main())

@@ -2,15 +2,18 @@
 
 The fault strikes worker NUMBER when it has the gradient of STEP, server NUMBER when it has made
 that update; it says so on standard output first. `refused`: rank 0 cannot have its result file.
+`evaluation`: an evaluation takes longer than a signal is given to be heard.
 """
 
 import os
 import signal
 import sys
+import time
 from typing import Any
 
-from mpisgd import cli
+from mpisgd import cli, launch
 from mpisgd.errors import UsageError
+from mpisgd.evaluator import Evaluator
 from mpisgd.roles import Workshop
 from mpisgd.store.remote import RemoteWriter
 
@@ -28,6 +31,21 @@ FAULTS = {
     "sigstop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "writer": kill_writer,
 }
+
+
+def evaluate_long(step: int) -> None:
+    """Once, at that step or after it."""
+    evaluate, launch.GRACE = Evaluator._evaluate, 0.3
+    done: list[int] = []
+
+    def long(evaluator: Evaluator, parts: Any) -> None:
+        if not done and parts[0][2]["step"] >= step:
+            done.append(step)
+            print("now", flush=True)
+            time.sleep(2)
+        evaluate(evaluator, parts)
+
+    Evaluator._evaluate = long  # type: ignore[method-assign]
 
 
 def strike(fault: str) -> None:
@@ -64,10 +82,12 @@ def faulty_update(server: Any, fault: str, step: int) -> None:
 def main() -> int:
     fault, role, number, step = *sys.argv[1:3], int(sys.argv[3]), int(sys.argv[4])
     make = getattr(Workshop, role)
+    if fault == "evaluation":
+        evaluate_long(step)
 
     def made(workshop: Workshop, site: Any, index: int) -> Any:
         who = make(workshop, site, index)
-        if index == number and site is not None:
+        if index == number and site is not None and fault != "evaluation":
             (faulty_model if role == "worker" else faulty_update)(who, fault, step)
         return who
 

@@ -1,15 +1,23 @@
 """`leave_train.py FAULT RANK STEP WORDS...`: `mpisgd train WORDS...` with a fault on one rank.
 
 The fault strikes when RANK has the gradient of STEP; it says so on standard output first.
+`saving-...`: when rank 0 saves that step or a later one.
 """
 
+import argparse
 import os
+import resource
+import shutil
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mpisgd import cli
+from mpisgd.checkpoint.keeper import Keeper
 from mpisgd.worlds import real
 
 
@@ -22,7 +30,51 @@ def stall() -> None:
         time.sleep(1)
 
 
+def need_memory() -> None:
+    """More than there is."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, used + 2**26))
+    np.ones(2**30)
+
+
+def lose_folder() -> None:
+    """That of the results and checkpoints."""
+    shutil.rmtree(Path(output()).parent)
+
+
+def output() -> str:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--output")
+    return parser.parse_known_args(sys.argv)[0].output
+
+
+def fill_disk() -> None:
+    """What is written never gets there."""
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    os.fsync = refuse
+
+
+def slow_disk() -> None:
+    """What is written gets there once, after longer than the deadline in the tests."""
+    sync = os.fsync
+
+    def late(descriptor: int) -> None:
+        os.fsync = sync
+        time.sleep(8)
+
+    os.fsync = late
+
+
 FAULTS = {
+    "saving-slow": slow_disk,
+    "memory": need_memory,
+    "vanish": lose_folder,
+    "sigstop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "saving-sigstop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "saving-full": fill_disk,
     "nothing": lambda: None,
     "exception": throw,
     "exit0": lambda: sys.exit(0),
@@ -63,7 +115,18 @@ def main() -> int:
             worker.model = Faulty(worker, fault, step)
         return worker
 
-    real.build_worker = build_faulty
+    save = Keeper.write
+
+    def save_faulty(keeper: Keeper, meta: Any, *told: Any) -> None:
+        if meta["step"] >= step:
+            print("now", flush=True)
+            FAULTS[fault]()
+        save(keeper, meta, *told)
+
+    if fault.startswith("saving"):
+        Keeper.write = save_faulty  # type: ignore[method-assign]
+    else:
+        real.build_worker = build_faulty
     return cli.main(["train", *sys.argv[4:]])
 
 

@@ -1,0 +1,85 @@
+"""Whether the states in a checkpoint are those of the run that is to go on from it.
+
+A checksum tells damage, not origin: what a file holds may have other names, shapes or types. It is
+tried on objects made for that, before anyone is told from where the run goes on.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mpisgd.algorithms import ALGORITHMS
+from mpisgd.checkpoint.file import Checkpoint
+from mpisgd.checkpoint.state import copy_into
+from mpisgd.data import Dataset
+from mpisgd.errors import UsageError
+from mpisgd.experiment import Experiment
+from mpisgd.train import Place, build_worker
+
+UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+def misfit(
+    experiment: Experiment, dataset: Dataset, virtual: bool, checkpoint: Checkpoint
+) -> str | None:
+    """Why the run of that resolved experiment cannot take its states; None if it can.
+
+    With a part for each rank, only rank 0's is in the file: see `unlike`.
+    """
+    if experiment.algorithm in ALGORITHMS:
+        ranks = 1 if "parts" in checkpoint.meta else experiment.ranks
+        return _reason(lambda: _check_workers(experiment, dataset, checkpoint, ranks))
+    return _reason(lambda: _check_served(experiment, dataset, virtual, checkpoint))
+
+
+def unlike(
+    experiment: Experiment, dataset: Dataset, rank: int, state: Mapping[str, Any]
+) -> str | None:
+    """As `misfit`, of the part that a rank wrote itself."""
+    worker = build_worker(experiment, dataset, Place(rank, experiment.ranks))
+    return _reason(lambda: _check_worker(worker, state["worker"]))
+
+
+def _reason(check: Callable[[], object]) -> str | None:
+    try:
+        check()
+    except UsageError as mistake:
+        return str(mistake)
+    except UNFIT as error:
+        return f"its states are not this run's: {error!r:.80}"
+    return None
+
+
+def _check_workers(
+    experiment: Experiment, dataset: Dataset, checkpoint: Checkpoint, ranks: int
+) -> None:
+    """One after the other, on the same objects."""
+    worker = build_worker(experiment, dataset, Place(0, experiment.ranks))
+    for rank in range(ranks):
+        _check_worker(worker, checkpoint.state(str(rank))["worker"])
+
+
+def _check_worker(worker: Any, state: Mapping[str, Any]) -> None:
+    worker.past.clear()
+    worker.restore(state)
+    room = worker.parameters.flat.copy()
+    for mean in state.get("means", {}).values():
+        for name in {"result", "started"} & mean.keys():
+            copy_into({name: room}, {name: mean[name]}, "average in flight")
+
+
+def _check_served(
+    experiment: Experiment, dataset: Dataset, virtual: bool, checkpoint: Checkpoint
+) -> None:
+    from mpisgd.roles import Workshop
+
+    workshop = Workshop(experiment, dataset)
+    roles = workshop.roles
+    alone = not virtual and len(roles.servers) == 1  # whose workers begin anew
+    for number, rank in enumerate(roles.servers):
+        state = checkpoint.state(f"server{number}" if virtual else str(rank))
+        own = state if virtual else state["server"]
+        workshop.server(None, number).restore(own if alone else own["own"])
+    for number, rank in enumerate([] if alone else roles.workers):
+        state = checkpoint.state(f"worker{number}" if virtual else str(rank))
+        own = state if virtual else state["worker"]
+        workshop.worker(Place(number, len(roles.workers)), number).restore(own["own"])
