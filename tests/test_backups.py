@@ -370,3 +370,39 @@ def test_mistakes_are_one_line(capsys, words, told):
 def test_mistakes_with_and_without_backups(capsys, words, told):
     assert main(["advise", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_beyond_many_machines_the_recursion_gives_way_to_draws():
+    """Its work grows with the square of the machines; both agree where both are to be had."""
+    most = backups.MOST_EXACT
+    assert exact("exponential", most + 1, "finish", np.array([most])) is None
+    assert exact("exponential", most + 1, "abandon", np.array([most])) is not None
+    assert of_distribution("exponential", 1, most, "finish", draws=64).method == "exact"
+
+
+def test_machines_of_a_trace_repeat_it(tmp_path):
+    """Rank r has column r of as many as there are: here the slow one is every other machine."""
+    path = tmp_path / "trace.csv"
+    path.write_text("1, 4\n1, 2  # and again\n")
+    times = of_distribution(f"trace:{path}", 0.5, 4, "abandon", draws=640)
+    assert times.method == "sampled"
+    assert times.mean.tolist() == pytest.approx([0.5, 0.5, 1.5, 1.5])
+
+
+def test_runs_of_numbers_are_told_by_their_ends():
+    assert backups_command._spans([3, 5, 6, 7, 9, 10]) == "3, 5 to 7, 9 to 10"
+
+
+def test_a_figure_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    target = tmp_path / "a.png"
+    target.mkdir()
+    assert main([*BASE, "--straggler", "exponential", "--figure", str(target)]) == 2
+    _, err = capsys.readouterr()
+    assert err.count("\n") == 1
+    assert f"--figure '{target}'" in err
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_time_that_no_split_makes_finite_is_no_advice(capsys):
+    assert main([*BASE, "--straggler", "pareto:0.5", "--stale", "abandon", "--ranks", "1"]) == 2
+    assert "no split has a finite expected time" in capsys.readouterr().err

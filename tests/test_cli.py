@@ -237,3 +237,33 @@ print(*(os.environ.get(name) for name in cli.BLAS_VARIABLES))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1].split() == 5 * [threads]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (MemoryError("Unable to allocate 9 TiB"), "Unable to allocate 9 TiB"),
+        (MemoryError(), "out of memory"),
+    ],
+)
+def test_what_the_machine_lacks_is_one_line_too(error, told, monkeypatch, capsys):
+    from mpisgd import verify
+
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(verify, "run", fail)
+    assert outcome(["verify"]) == 1
+    assert capsys.readouterr() == ("", f"mpisgd verify: {told}\n")
+
+
+def test_a_reader_who_has_left_is_no_traceback():
+    """As in `mpisgd verify | head`."""
+    words = [sys.executable, "-m", "mpisgd", "simulate", "--algorithm", "all", "--ranks", "2:40"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1

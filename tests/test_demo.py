@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from mpisgd.cli import main
 from mpisgd.errors import UsageError
 from mpisgd.launcher import find
 from mpisgd.store.reader import read
@@ -40,3 +41,16 @@ def test_three_algorithms_learn_digits_and_are_compared(tmp_path):
             assert run.evaluation["accuracy"][-1] == pytest.approx(row["accuracy"])
     assert [row["effective_steps"] for row in rows] == [900, 900, 900 * (4 - 0.75) / 4]
     assert any("digits do not rank algorithms" in note for note in said["notes"])
+
+
+def test_a_run_that_fails_ends_it_with_what_the_run_said(tmp_path, monkeypatch, capsys):
+    class Broken:
+        def run(self, ranks, words, timeout):
+            return subprocess.CompletedProcess(words, 9, "", "rank 3: no such wire\n")
+
+    monkeypatch.setattr("mpisgd.launcher.find", Broken)
+    assert main(["demo", "--folder", str(tmp_path / "demo")]) == 9
+    told = capsys.readouterr().err
+    assert told.endswith("rank 3: no such wire\n")
+    assert told.count("mpiexec -n 4 mpisgd train") == 1
+    assert list((tmp_path / "demo").iterdir()) == []

@@ -329,3 +329,16 @@ def test_kept_hosts_can_be_entered_as_it_says_and_end_with_ctrl_c():
         assert done.stdout == "h0\n", said
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 3
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("able")
+def test_what_the_system_says_against_a_lab_is_one_line_and_nothing_stays():
+    before = interfaces()
+    lab = Lab(2, RATE, burst="much")
+    with pytest.raises(UsageError, match=r"lab: can't be built: .*burst"):
+        lab.open()
+    assert interfaces() == before
+    with pytest.raises(UsageError, match="is not open"):
+        lab.enter(0)
+    lab.close()

@@ -230,3 +230,16 @@ def test_a_job_within_a_job_ends_with_it(tmp_path):
         left = job.processes()
     assert left
     assert job.processes() == []
+
+
+def test_an_mpiexec_that_does_not_start_is_named_with_the_reason(tmp_path, monkeypatch):
+    broken = program(tmp_path / "mpiexec", "#!/nowhere/interpreter\n")
+    with pytest.raises(UsageError, match=rf"mpiexec '{broken}': .*No such file .*install one"):
+        find(broken)
+
+    def late(words, timeout, **_):
+        raise subprocess.TimeoutExpired(words, timeout)
+
+    monkeypatch.setattr(launcher.subprocess, "run", late)
+    with pytest.raises(UsageError, match="timed out after 30 s"):
+        find(broken)

@@ -98,6 +98,9 @@ def test_an_empty_batch_has_no_loss_and_no_gradient(name, options):
     assert model.gradient(parameters, *batch, gradient, shares.append) == 0.0
     assert not gradient.flat.any()
     assert shares == [1.0]
+    lows: list[int] = []
+    assert model.gradient(parameters, *batch, gradient, silent, lows.append) == 0.0
+    assert lows == [0]  # all of it may go: the others wait for this rank's share
     assert tuple(model.evaluate(parameters, *dataset.test(0, 0))) == (0.0, 0, 0)
 
 

@@ -181,3 +181,23 @@ def test_the_small_residual_networks_have_the_papers_parameters(name, parameters
 def test_on_a_virtual_clock_one_device_computes_all_steps(tmp_path):
     here = predicted(tmp_path, "minibatch", 8, "virtual = true")[0]
     assert here == pytest.approx(8 * predicted(tmp_path, ranks=1)[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('device = "titanx"', "device = 3", "predict.device 3: a name, as mpisgd predict has them"),
+        ('network = "eth20-pcie3"', "", "predict.network: a name, as mpisgd predict has them"),
+        ("steps = 100", 'steps = 100\ndelay = "auto"', "cannot tell the cost of --delay auto"),
+    ],
+)
+def test_a_cost_that_cannot_be_told_is_refused(tmp_path, old, new, told):
+    text = GRID.format(ranks=4, algorithm="dasgd", more="")
+    path = tmp_path / "g.toml"
+    path.write_text(text)
+    grid.read(str(path))
+    path.write_text(text.replace(old, new))
+    with pytest.raises(UsageError) as caught:
+        grid.read(str(path))
+    assert str(path) in str(caught.value)
+    assert told in str(caught.value)

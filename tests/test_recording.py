@@ -11,6 +11,7 @@ from allreduce.errors import Stalled
 from mpisgd import recording
 from mpisgd.data import load
 from mpisgd.data.shards import Sampler
+from mpisgd.errors import UsageError
 from mpisgd.recording import COLUMNS, Recorder
 
 
@@ -150,3 +151,17 @@ def test_an_evaluation_is_sums_over_samples_divided_once():
     }  # fmt: skip
     assert {name: row[name] for name in expected} == expected
     assert "ema_loss" not in row
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ((0, 1, 1), "samples 0: a whole number >= 1"),
+        ((9, 0, 1), "ranks 0: a whole number >= 1"),
+        ((9, 1, 0), "--batch 0: a whole number >= 1"),
+        ((9, 1, 1, -1), "--seed -1: a whole number >= 0"),
+    ],
+)
+def test_nothing_is_dealt_to_nobody(sizes, told):
+    with pytest.raises(UsageError, match=told):
+        Sampler(*sizes)

@@ -1,5 +1,8 @@
 """What a run says beside its results: what it takes for granted, and how far it is."""
 
+import io
+import sys
+
 import pytest
 
 from mpisgd import cli, progress
@@ -98,3 +101,22 @@ def test_a_short_run_tells_nothing(capsys):
         clock.s += 1
         lines.update()
     assert capsys.readouterr().err == ""
+
+
+def test_on_a_terminal_there_is_a_bar_that_leaves_no_trace(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.shown("dasgd", 100, each=4, done=25) as bar:
+        bar.update(40)
+        assert (bar.n, bar.total) == (140, 400)
+        bar.refresh()
+    shown = sys.stderr.getvalue()
+    assert "dasgd:  35%" in shown
+    assert "gradient" in shown
+    assert shown.endswith("\r")
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(progress.shown("dasgd", 100), progress.Lines)

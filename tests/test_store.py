@@ -368,3 +368,30 @@ def test_what_is_no_regular_file_is_left_alone(tmp_path):
         with pytest.raises(UsageError, match="no regular file"):
             check_target(pipe, overwrite)
     assert stat.S_ISFIFO(os.stat(pipe).st_mode)
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL])
+def test_a_disk_that_cannot_be_asked_for_room_is_written_to(tmp_path, monkeypatch, number):
+    def unsupported(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    assert read(finished(tmp_path / "run.h5")).complete
+
+
+def test_a_folder_that_may_not_be_written_to_is_refused_before_anything_is_done(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path))
+    with pytest.raises(UsageError, match=rf"the folder '{tmp_path}' cannot be written to"):
+        writer(tmp_path / "run.h5")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_after_the_end_nothing_is_written(tmp_path):
+    store = writer(tmp_path / "run.h5")
+    store.complete({})
+    store.steps(0, 1, {"loss": [1.0]})
+    with pytest.raises(StoreError, match="is closed"):
+        store.flush()
+    assert len(read(tmp_path / "run.h5").steps.get("loss", ())) == 0

@@ -84,6 +84,7 @@ DAMAGES = {
     "external group": (link("steps", h5py.ExternalLink("other.h5", "/steps")), "not followed"),
     "soft": (link("steps/loss", h5py.SoftLink("/steps/wait_s")), "not followed"),
     "group for a column": (link("steps/loss", h5py.SoftLink("/steps")), "not followed"),
+    "column for a group": (replace("steps", data=np.zeros(40)), "is not inside a group"),
     "storage": (
         replace("steps/loss", shape=(1, 3), dtype="f8", external=[("/etc/hostname", 0, 24)]),
         "not a dataset of this file",

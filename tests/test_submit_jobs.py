@@ -1,5 +1,6 @@
 """Batch scripts, read by bash and by stubs of Slurm; grids run here, stopped and gone on with."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from test_submit import JOBS, SLURM, SMALL, submit
 
 from mpisgd.errors import UsageError
 from mpisgd.experiment import Experiment
-from mpisgd.submit import command, folder, grid, local, script
+from mpisgd.submit import command, folder, grid, local, queue, script
 from mpisgd.submit.runs import GridRun
 from mpisgd.submit.settings import LAUNCHERS, Settings
 
@@ -266,6 +267,64 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line(slurm):
     with pytest.raises(UsageError, match=r"--folder 'f/.*\.sh': Is a directory"):
         submit("g.toml", "--folder", "f")
     assert not Path("queue").exists()
+
+
+@pytest.mark.parametrize("way", ["access", "mkdir"])
+def test_a_folder_that_the_system_refuses_is_told_before_anything_is_submitted(
+    slurm, monkeypatch, way
+):
+    def fail(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    if way == "access":
+        monkeypatch.setattr(os, "access", lambda path, mode: str(path) != ".")
+    else:
+        monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(UsageError, match=r"--folder 'f(/g)?': (Permission|'\.' cannot be written)"):
+        submit("g.toml", "--folder", "f/g" if way == "access" else "f")
+    assert not Path("queue").exists()
+
+
+def test_without_locks_submit_goes_on(slurm, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(folder.fcntl, "flock", fail)
+    assert submit("g.toml", "--folder", "f") == 0
+    assert jobs() == ["101", "102", "103"]
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("#!/bin/sh\nexec sleep 60\n", "sbatch: can't be asked: .*timed out after 1 s"),
+        ("#!/bin/sh\nexit 3\n", "sbatch: ended with 3"),
+        ("#!/bin/sh\necho Submitted batch job 7\n", "sbatch .*: printed no number of a job"),
+    ],
+)
+def test_an_odd_answer_of_sbatch_is_no_job(slurm, monkeypatch, program, told):
+    """Nothing goes on record, so that the next try submits it."""
+    if "sleep" in program:
+        monkeypatch.setattr(queue, "TIMEOUT", 1)
+    Path("bin", "sbatch").write_text(program)
+    with pytest.raises(UsageError, match=told):
+        submit("g.toml", "--folder", "f")
+    assert list(Path("f").glob("*.job")) == []
+    monkeypatch.setattr(queue, "TIMEOUT", 60)
+    stub("sbatch", SBATCH)
+    assert submit("g.toml", "--folder", "f") == 0
+    assert jobs() == ["101", "102", "103"]
+
+
+def test_a_record_that_cannot_be_read_is_named_and_one_without_a_number_is_none(slurm):
+    submit("g.toml", "--folder", "f")
+    record = min(Path("f").glob("*.job"))
+    record.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=rf"{record}: can't be read"):
+        submit("g.toml", "--folder", "f")
+    record.write_text("none\n")
+    assert submit("g.toml", "--folder", "f") == 0
+    assert len(jobs()) == 4
 
 
 # Here
