@@ -245,7 +245,7 @@ RESULTS = [
     ("report whole.h5 --html here", ["--html", "'here'", "is a folder"]),
     ("report whole.h5 --html text.h5", ["--html", "'text.h5'", "exists", "--overwrite"]),
     ("report whole.h5 --trace no/x.json", ["--trace", "'no/x.json'", "no folder 'no'"]),
-    ("report whole.h5 --figures text.h5", ["--figures", "'text.h5'", "exists"]),
+    ("report whole.h5 --figures text.h5", ["--figures", "'text.h5'", "is a file; name a folder"]),
     ("report whole.h5 --picture gif", ["--picture", "'gif'", "svg"]),
 ]
 CHECKPOINTS = [

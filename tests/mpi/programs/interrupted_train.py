@@ -14,7 +14,9 @@ from mpisgd.worlds.benches import WorkerBench
 from mpisgd.worlds.communicator import CommunicatorSite
 
 number, rank, step = map(int, sys.argv[1:4])
-begin_step, begin_work, update = CommunicatorSite.begin_step, WorkerBench.begin_step, Server.update
+begin_step = CommunicatorSite.begin_step
+begin_work = WorkerBench.begin_step
+update = Server.update
 
 
 def interrupt(its: int, at: int) -> None:
