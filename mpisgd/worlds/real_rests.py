@@ -7,11 +7,13 @@ once all others have, the worker hands in what it is. Rank 0 writes, then lets a
 """
 
 import sys
+import time
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from allreduce.errors import Stalled
 from mpisgd.checkpoint.messages import (
     BACK,
     TAG,
@@ -183,8 +185,12 @@ class Leader:
         for rank in roles.workers:
             workers[rank] = yield from coming(self.comm, rank, deadline, WORKERS_TAG, pulse.beat)
         sent = [0, *(its["snapshots"] for its in servers.values())]
+        began = time.monotonic()
         while self.bench.snapshots.taken != sent:
+            if time.monotonic() - began > deadline:
+                raise Stalled(f"rank 0 waited {deadline:.0f} s for shards to evaluate")
             self.bench.take_in()
+            pulse.beat()
             yield
         return servers, workers, pulse
 
