@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd import launcher, tables
-from mpisgd.errors import UsageError
+from mpisgd.mpi import mpiexec
 from mpisgd.store.reader import read
+from mpisgd.values import tables
+from mpisgd.values.errors import UsageError
 
 EVERY, WARM_UP, LIMIT = 100, 50, 1.02
 OPTIONS = "--model mlp --data digits --batch 32 --evaluate-every 0"
@@ -44,7 +45,7 @@ def main() -> int:
     parser.add_argument("--output", help="JSON file")
     arguments = parser.parse_args()
     try:
-        found = launcher.find(arguments.mpiexec)
+        found = mpiexec.find(arguments.mpiexec)
     except UsageError as mistake:
         print(f"checkpoint_cost: error: {mistake}", file=sys.stderr)
         return 2
@@ -75,7 +76,7 @@ def main() -> int:
 
 
 def _launch(
-    found: launcher.Launcher, arguments: argparse.Namespace, checkpoints: bool
+    found: mpiexec.Launcher, arguments: argparse.Namespace, checkpoints: bool
 ) -> tuple[np.ndarray, float]:
     """(median, 10th percentile) of the steps, and the mean of the checkpoints; seconds."""
     python = str(Path(found.path).with_name("python"))

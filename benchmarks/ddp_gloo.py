@@ -36,8 +36,8 @@ from lab_runs import (
     training_words,
 )
 
-from mpisgd import tables
-from mpisgd.lab import INTERFACE, Lab
+from mpisgd.mpi.lab import INTERFACE, Lab
+from mpisgd.values import tables
 
 DDP = "DDP on gloo"
 OURS = (ALONE, "minibatch", "minibatch-overlap")
@@ -162,17 +162,17 @@ def work(options: argparse.Namespace) -> int:
 
 def _setting(options: argparse.Namespace, size: int) -> tuple[Any, Any, Any, Any]:
     """The model, where it starts, the data and who takes which samples: as in `mpisgd train`."""
-    from mpisgd import train
-    from mpisgd.arguments import from_arguments
     from mpisgd.data.shards import Sampler
+    from mpisgd.experiment import building
+    from mpisgd.experiment.arguments import from_arguments
 
     parser = argparse.ArgumentParser()
     train.add_arguments(parser)
     experiment = from_arguments(parser.parse_args(experiment_words(options)))
-    dataset = train.load(experiment)
-    experiment = train.resolve_for(experiment, dataset, size)
-    model = train.build_model(experiment, dataset, 0, size)
-    parameters = train.build_parameters(experiment, model)
+    dataset = building.load(experiment)
+    experiment = building.resolve_for(experiment, dataset, size)
+    model = building.build_model(experiment, dataset, 0, size)
+    parameters = building.build_parameters(experiment, model)
     return model, parameters, dataset, Sampler(dataset.samples, size, options.batch, 0)
 
 

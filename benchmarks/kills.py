@@ -31,10 +31,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpisgd import launcher, tables
-from mpisgd.errors import UsageError
-from mpisgd.launcher import Job, Launcher, own
+from mpisgd.mpi import mpiexec
+from mpisgd.mpi.mpiexec import Job, Launcher, own
 from mpisgd.store.reader import read
+from mpisgd.values import tables
+from mpisgd.values.errors import UsageError
 
 STEPS, EVERY, RANKS = 60, 5, 3
 COMMON = (
@@ -80,8 +81,8 @@ def main() -> int:
     options = _options()
     worlds: dict[str, Launcher | None] = {"virtual": None}
     if not options.virtual_only:
-        worlds["mpi"] = launcher.find()
-    worlds |= {f"mpi {i}": launcher.find(path) for i, path in enumerate(options.mpiexec, 1)}
+        worlds["mpi"] = mpiexec.find()
+    worlds |= {f"mpi {i}": mpiexec.find(path) for i, path in enumerate(options.mpiexec, 1)}
     names = {w: w if found is None else found.kind for w, found in worlds.items()}
     draws = random.Random(options.seed)
     rows: list[dict[str, Any]] = []

@@ -23,10 +23,11 @@ from lab_runs import command_python, run_in_lab
 from allreduce.algorithms import build
 from allreduce.network import Network, network
 from allreduce.schedule import Schedule
-from allreduce.simulate_events import Cluster
-from mpisgd import launcher, tables
-from mpisgd.lab import Lab
-from mpisgd.sizes import parse_size, parse_sizes
+from allreduce.simulate.events import Cluster
+from mpisgd.mpi import mpiexec
+from mpisgd.mpi.lab import Lab
+from mpisgd.values import tables
+from mpisgd.values.sizes import parse_size, parse_sizes
 
 LONGEST_S = 600  # of a calibration, or of a run of the benchmark
 REPEATED = 4  # all-reduces that are simulated in a row; the last counts
@@ -87,7 +88,7 @@ def _compare(lab: Lab, hosts: int, options: argparse.Namespace) -> list[dict[str
         schedule = build(case["algorithm"], hosts)
         simulated = steady_s(schedule, case["bytes"], links, case["chunks"])
         rows.append({
-            "mpi": launcher.find(options.mpiexec).kind, "hosts": hosts,
+            "mpi": mpiexec.find(options.mpiexec).kind, "hosts": hosts,
             "algorithm": case["algorithm"], "bytes": case["bytes"], "chunks": case["chunks"],
             "repetitions": case["repetitions"], "measured_ms": case["median_s"] * 1e3,
             "p10_ms": case["p10_s"] * 1e3, "p90_ms": case["p90_s"] * 1e3,

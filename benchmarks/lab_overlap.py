@@ -31,9 +31,10 @@ from lab_runs import (
     words,
 )
 
-from mpisgd import launcher, tables
-from mpisgd.lab import Lab
+from mpisgd.mpi import mpiexec
+from mpisgd.mpi.lab import Lab
 from mpisgd.report.accounting import effective_share
+from mpisgd.values import tables
 
 COLUMNS = (
     "mpi", "hosts", "rate", "step_time", "algorithm", "launches",
@@ -86,7 +87,7 @@ def _rows(
         # An average takes what mini-batch SGD loses at every step.
         exposed = (median - alone) * TAU / averages if averages else 0.0
         rows.append({
-            "mpi": launcher.find(options.mpiexec).kind, "hosts": options.hosts,
+            "mpi": mpiexec.find(options.mpiexec).kind, "hosts": options.hosts,
             "rate": options.rate, "step_time": options.step_time or "real", "algorithm": name,
             **timing(samples[name]),
             "over_alone": median / alone,

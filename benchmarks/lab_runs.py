@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mpisgd import tables
-from mpisgd.lab import Lab
+from mpisgd.mpi.lab import Lab
 from mpisgd.store.reader import Run, read
+from mpisgd.values import tables
 
 ALONE = "compute alone"
 TAU, DELAY, XI = 4, 3, 0.25

@@ -17,9 +17,9 @@ from typing import Any
 
 from lab_runs import ALONE, command_python, finished, run_in_lab, words
 
-from mpisgd import tables
 from mpisgd.cli import main as mpisgd
-from mpisgd.lab import Lab
+from mpisgd.mpi.lab import Lab
+from mpisgd.values import tables
 
 COLUMNS = (
     "mpi", "hosts", "algorithm", "launches", tables.Column("measured_ms", ".2f"),

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from allreduce.algorithms import build
-from mpisgd import launcher, tables
-from mpisgd.errors import UsageError
-from mpisgd.lab import Lab
-from mpisgd.sizes import parse_rate
+from mpisgd.mpi import mpiexec
+from mpisgd.mpi.lab import Lab
+from mpisgd.values import tables
+from mpisgd.values.errors import UsageError
+from mpisgd.values.sizes import parse_rate
 
 ALGORITHMS = ("tree", "double-tree", "butterfly", "halving-doubling", "ring")
 COLUMNS = (
@@ -55,7 +56,7 @@ def main() -> int:
 
 def _measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     rate = parse_rate(options.rate.replace("mbit", "Mbit").replace("gbit", "Gbit"), "--rate")
-    found = launcher.find(options.mpiexec)
+    found = mpiexec.find(options.mpiexec)
     python = Path(found.path).parent / "python"
     words = [
         str(python) if python.exists() else sys.executable, "-m", "mpisgd", "bench", "allreduce",

@@ -23,8 +23,8 @@ import numpy as np
 
 from mpisgd.data import Dataset
 from mpisgd.models import build
-from mpisgd.parameters import Parameters
-from mpisgd.tables import FORMATS, render
+from mpisgd.training.parameters import Parameters
+from mpisgd.values.tables import FORMATS, render
 
 NETS: dict[str, tuple[int, ...]] = {"mlp": (128,), "mnist-cnn": (16, 16, 32, 32)}
 CASES = [(model, hidden, batch) for model, hidden in NETS.items() for batch in (32, 64)]

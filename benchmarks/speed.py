@@ -19,8 +19,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mpisgd import launcher, tables
-from mpisgd.errors import UsageError
+from mpisgd.mpi import mpiexec
+from mpisgd.values import tables
+from mpisgd.values.errors import UsageError
 
 ALGORITHMS = ("butterfly", "halving-doubling", "ring", "tree")
 SIZES = "4,1K,16K,64K,256K,1M,16M,64M"
@@ -50,7 +51,7 @@ def main() -> int:
     try:
         rows, launches = [], []
         for path in arguments.mpiexec or [None]:
-            found = launcher.find(path)
+            found = mpiexec.find(path)
             measured = [_launch(found, arguments, seed) for seed in range(arguments.launches)]
             launches += measured
             rows += summarise(found.kind, [each["rows"] for each in measured])
@@ -99,7 +100,7 @@ def limit(kind: str, octets: int) -> float | None:
     return known[max(k for k in known if k <= octets)] if known else None
 
 
-def _launch(found: launcher.Launcher, arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
+def _launch(found: mpiexec.Launcher, arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
     python = Path(found.path).parent / "python"
     words = [
         str(python) if python.exists() else sys.executable, "-m", "mpisgd", "bench", "allreduce",

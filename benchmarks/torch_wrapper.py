@@ -27,12 +27,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from mpisgd import tables
 from mpisgd.data import Dataset
 from mpisgd.models import build
 from mpisgd.models.torch_model import TorchModel
-from mpisgd.parameters import Parameters
 from mpisgd.predict import nets
+from mpisgd.training.parameters import Parameters
+from mpisgd.values import tables
 
 MODELS = "torch:mlp,torch:cnn,torch:vgg16-cifar,torch:mobilenetv2-cifar,torch:resnet50-cifar"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -10,24 +10,27 @@ from importlib import import_module
 from typing import NoReturn
 
 from mpisgd import __version__
-from mpisgd.errors import UsageError, nearest
+from mpisgd.values.errors import UsageError, nearest
 
 COMMANDS = {
-    "demo": ("mpisgd.demo", "train three algorithms on real digits on 4 ranks and compare them"),
-    "train": ("mpisgd.train", "train a model; run under mpiexec, or with --virtual"),
-    "bench": ("mpisgd.bench", "measure all-reduces; run under mpiexec"),
-    "verify": ("mpisgd.verify", "check all-reduce schedules symbolically"),
-    "calibrate": ("mpisgd.calibrate", "measure a network and a step; run under mpiexec"),
-    "simulate": ("mpisgd.simulate", "price all-reduce schedules on a model of a network"),
-    "predict": ("mpisgd.predict.command", "model step and epoch times of networks on clusters"),
+    "demo": (
+        "mpisgd.commands.demo",
+        "train three algorithms on real digits on 4 ranks and compare them",
+    ),
+    "train": ("mpisgd.commands.train", "train a model; run under mpiexec, or with --virtual"),
+    "bench": ("mpisgd.commands.bench", "measure all-reduces; run under mpiexec"),
+    "verify": ("mpisgd.commands.verify", "check all-reduce schedules symbolically"),
+    "calibrate": ("mpisgd.commands.calibrate", "measure a network and a step; run under mpiexec"),
+    "simulate": ("mpisgd.commands.simulate", "price all-reduce schedules on a model of a network"),
+    "predict": ("mpisgd.commands.predict", "model step and epoch times of networks on clusters"),
     "advise": (
-        "mpisgd.predict.advise_command",
+        "mpisgd.commands.advise",
         "the delay that hides an all-reduce; the number of backups",
     ),
-    "submit": ("mpisgd.submit.command", "run a grid of experiments as Slurm jobs, or here"),
-    "lab": ("mpisgd.lab", "run a command on hosts with a network of a chosen rate"),
-    "replay": ("mpisgd.replay", "repeat a run with parameter servers to the same bits"),
-    "report": ("mpisgd.report.command", "compare result files"),
+    "submit": ("mpisgd.commands.submit", "run a grid of experiments as Slurm jobs, or here"),
+    "lab": ("mpisgd.mpi.lab", "run a command on hosts with a network of a chosen rate"),
+    "replay": ("mpisgd.commands.replay", "repeat a run with parameter servers to the same bits"),
+    "report": ("mpisgd.commands.report", "compare result files"),
 }
 
 BLAS_VARIABLES = (
@@ -85,10 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _refuse(line: str) -> int:
     """Say what the user got wrong, once for all ranks; the exit code."""
-    from mpisgd import launch
+    from mpisgd.mpi import session
 
-    if launch.announced_tasks(os.environ) > 1:
-        launch.refuse_together(line)
+    if session.announced_tasks(os.environ) > 1:
+        session.refuse_together(line)
     else:
         print(line, file=sys.stderr, flush=True)
     return 2

@@ -22,7 +22,7 @@ def main() -> int:
     if arguments.command == "run":
         from backup_real_runs import cells, run_cell
 
-        from mpisgd.launcher import find
+        from mpisgd.mpi.mpiexec import find
 
         mpiexec = find(arguments.mpiexec)
         with tempfile.TemporaryDirectory() as temporary:

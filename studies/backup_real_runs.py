@@ -8,7 +8,7 @@ import numpy as np
 from real_run import last_evaluation, machine, train
 from virtual_run import significant
 
-from mpisgd.launcher import Launcher
+from mpisgd.mpi.mpiexec import Launcher
 from mpisgd.store.reader import read
 
 Cell = Mapping[str, Any]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpisgd.tables import render
+from mpisgd.values.tables import render
 
 Row = Mapping[str, Any]
 

@@ -7,9 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mpisgd.environment import environment
-from mpisgd.experiment import Experiment, flag
-from mpisgd.launcher import Launcher
+from mpisgd.experiment.experiment import Experiment, flag
+from mpisgd.mpi.mpiexec import Launcher
+from mpisgd.store.environment import environment
 from mpisgd.store.reader import read
 
 TIMEOUT_S = 120.0

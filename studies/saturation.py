@@ -28,7 +28,7 @@ def main() -> int:
     elif arguments.real:
         from saturation_runs import real_cells, run_real
 
-        from mpisgd.launcher import find
+        from mpisgd.mpi.mpiexec import find
 
         mpiexec = find(arguments.mpiexec)
         with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ from served_run import ServedRun
 from virtual_run import made_with, significant
 
 from mpisgd import data
-from mpisgd.launcher import Launcher
+from mpisgd.mpi.mpiexec import Launcher
 from mpisgd.store.reader import read
 
 Cell = Mapping[str, Any]

@@ -7,12 +7,12 @@ from typing import Any
 from virtual_run import significant
 
 from mpisgd.data import Dataset
-from mpisgd.evaluation import shard_sums
-from mpisgd.experiment import Experiment
-from mpisgd.roles import Workshop
-from mpisgd.train import resolve_for
-from mpisgd.worker import NotFinite
-from mpisgd.worlds.virtual_servers import Ledger, check_finite, world
+from mpisgd.drivers.virtual_servers import Ledger, check_finite, world
+from mpisgd.experiment.building import resolve_for
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.servers.roles import Workshop
+from mpisgd.training.evaluation import shard_sums
+from mpisgd.training.worker import NotFinite
 
 COLUMNS = ("step", "time_s", "loss", "accuracy", "samples_computed", "samples_used")
 

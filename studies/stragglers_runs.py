@@ -15,12 +15,12 @@ import numpy as np
 from served_run import ServedRun
 from virtual_run import made_with, significant
 
-from mpisgd.experiment import Experiment
+from mpisgd.experiment.building import load
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.predict import backups, measured
 from mpisgd.predict.curves import curve
 from mpisgd.report.servers import arrival_seconds
 from mpisgd.store.writer import Writer
-from mpisgd.train import load
 
 Cell = Mapping[str, Any]
 

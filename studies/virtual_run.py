@@ -8,13 +8,13 @@ import numpy as np
 
 from allreduce.evaluate import evaluate
 from mpisgd.data import Dataset
-from mpisgd.environment import environment
-from mpisgd.evaluation import effective_share, row, shard_sums
-from mpisgd.experiment import Experiment
+from mpisgd.drivers import virtual
+from mpisgd.experiment.building import algorithm_run, resolve_for
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.models.statistics import moments, pooled
-from mpisgd.train import algorithm_run, resolve_for
-from mpisgd.worker import NotFinite, Worker
-from mpisgd.worlds import virtual
+from mpisgd.store.environment import environment
+from mpisgd.training.evaluation import effective_share, row, shard_sums
+from mpisgd.training.worker import NotFinite, Worker
 
 DIGITS = 6  # significant ones, in the ledger
 

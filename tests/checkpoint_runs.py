@@ -14,14 +14,14 @@ from mpisgd.checkpoint.keeper import Keeping
 from mpisgd.checkpoint.options import AUTO, Saving
 from mpisgd.checkpoint.resume import choose
 from mpisgd.data import load
-from mpisgd.experiment import Experiment
-from mpisgd.roles import Workshop
+from mpisgd.drivers.virtual import VirtualRecorder, keep
+from mpisgd.drivers.virtual_servers import Ledger, world
+from mpisgd.drivers.virtual_servers import keep as keep_served
+from mpisgd.experiment.building import algorithm_run, resolve_for
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.servers.roles import Workshop
 from mpisgd.store.reader import read
-from mpisgd.train import algorithm_run, resolve_for
-from mpisgd.worker import Worker
-from mpisgd.worlds.virtual import VirtualRecorder, keep
-from mpisgd.worlds.virtual_servers import Ledger, world
-from mpisgd.worlds.virtual_servers import keep as keep_served
+from mpisgd.training.worker import Worker
 
 DIGITS = load("digits", samples=53)
 TINY = Experiment(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpisgd.data import load
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 
 def refused(message, name, path=None, **options):

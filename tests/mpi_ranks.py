@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from mpisgd.errors import UsageError
-from mpisgd.launcher import Launcher, find
+from mpisgd.mpi.mpiexec import Launcher, find
+from mpisgd.values.errors import UsageError
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(__file__).parent / "mpi" / "programs"

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpisgd.data import Dataset
-from mpisgd.experiment import Experiment
-from mpisgd.roles import Workshop
-from mpisgd.train import load, resolve_for
-from mpisgd.worlds.offices import Offices
-from mpisgd.worlds.virtual_servers import Ledger, check_finite, world
+from mpisgd.drivers.virtual_servers import Ledger, check_finite, world
+from mpisgd.experiment.building import load, resolve_for
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.servers.roles import Workshop
+from mpisgd.worlds.virtual_servers import Offices
 
 TINY: dict[str, Any] = {
     "model": "quadratic",

@@ -8,7 +8,7 @@ import pytest
 
 from mpisgd.data import load
 from mpisgd.data.augment import AUGMENTS, DEGREES, PAD, ZOOM, build, crop_flip, rotate_zoom
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 KINDS = [name for name in AUGMENTS if name != "none"]
 every_kind = pytest.mark.parametrize("name", KINDS)

@@ -10,8 +10,9 @@ import pytest
 from server_runs import served
 
 from mpisgd.cli import main
-from mpisgd.errors import UsageError
-from mpisgd.predict import backups, backups_command, measured
+from mpisgd.commands import advise_backups
+from mpisgd.experiment.stragglers import parse
+from mpisgd.predict import backups, measured
 from mpisgd.predict.backups import (
     BURN_IN,
     Times,
@@ -24,7 +25,7 @@ from mpisgd.predict.backups import (
 )
 from mpisgd.predict.curves import curve
 from mpisgd.store.writer import Writer
-from mpisgd.stragglers import parse
+from mpisgd.values.errors import UsageError
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "servers.md"
 
@@ -286,9 +287,9 @@ def output(capsys, *words):
 
 def test_every_column_is_defined_and_documented(capsys):
     (*_, last) = json.loads(output(capsys, "--format", "json"))
-    assert set(last) == set(backups_command.TERMS)
+    assert set(last) == set(advise_backups.TERMS)
     page = DOCUMENT.read_text(encoding="utf-8")
-    for name, meaning in backups_command.TERMS.items():
+    for name, meaning in advise_backups.TERMS.items():
         assert f"| `{name}` | {meaning} |" in page
 
 
@@ -390,7 +391,7 @@ def test_machines_of_a_trace_repeat_it(tmp_path):
 
 
 def test_runs_of_numbers_are_told_by_their_ends():
-    assert backups_command._spans([3, 5, 6, 7, 9, 10]) == "3, 5 to 7, 9 to 10"
+    assert advise_backups._spans([3, 5, 6, 7, 9, 10]) == "3, 5 to 7, 9 to 10"
 
 
 def test_a_figure_that_cannot_be_written_is_one_line(tmp_path, capsys):

@@ -11,8 +11,8 @@ def test_two_runs_that_write_one_file_are_told_of_each_other(tmp_path):
     """The second one is refused; where both began in the same moment, the first one stops."""
     from test_store import writer
 
-    from mpisgd.errors import UsageError
     from mpisgd.store.writer import StoreError
+    from mpisgd.values.errors import UsageError
 
     path = tmp_path / "run.h5"
     with writer(path) as first:
@@ -28,8 +28,8 @@ def test_two_runs_that_write_one_file_are_told_of_each_other(tmp_path):
 
 def test_a_run_that_has_saved_itself_is_told_to_go_on(tmp_path):
     """Only --overwrite was named before: it removes the checkpoint."""
-    from mpisgd.errors import UsageError
     from mpisgd.store.target import check_target
+    from mpisgd.values.errors import UsageError
 
     path = tmp_path / "run.h5"
     (tmp_path / "run.h5.partial").touch()
@@ -41,7 +41,7 @@ def test_a_run_that_has_saved_itself_is_told_to_go_on(tmp_path):
 
 
 def test_the_help_of_train_is_in_groups(capsys):
-    from mpisgd.arguments import GROUPS
+    from mpisgd.experiment.arguments import GROUPS
 
     assert outcome(["train", "--help"]) == 0
     text = capsys.readouterr().out
@@ -85,14 +85,14 @@ def test_nonsense_in_the_environment_is_as_if_it_were_not_there(
     ],
 )
 def test_a_launcher_that_started_several_tasks_is_believed(variables, tasks, monkeypatch, capsys):
-    from mpisgd import launch
+    from mpisgd.mpi import session
 
     told: list[str] = []
-    monkeypatch.setattr(launch, "refuse_together", told.append)
+    monkeypatch.setattr(session, "refuse_together", told.append)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     code = outcome(RUN.split())
-    assert launch.announced_tasks(os.environ) == tasks
+    assert session.announced_tasks(os.environ) == tasks
     assert code == (2 if tasks > 1 else 0)
     assert bool(told) == (tasks > 1)
     if told:

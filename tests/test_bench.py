@@ -11,21 +11,22 @@ import pytest
 from allreduce import lowering
 from allreduce import measure as timing
 from allreduce.algorithms import ALGORITHMS, build
-from allreduce.loopback import World
 from allreduce.native import NATIVE
 from allreduce.plan import Plan
+from allreduce.testing.loopback import World
 from mpisgd import cli
-from mpisgd.bench import allreduce_command, command, overlap_command, record, work
+from mpisgd.bench import allreduce, overlap, record, work
 from mpisgd.bench.operations import MOCK_UPS, Vectors, operation
 from mpisgd.bench.record import Place, Places
 from mpisgd.bench.work import Gemm, Sleep, beside, stops
+from mpisgd.commands import bench
 
 
 def settings(*words: str):
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    bench.add_arguments(parser)
     arguments = parser.parse_args(words)
-    return command.BENCHMARKS[arguments.benchmark][0].settings(arguments)
+    return bench.BENCHMARKS[arguments.benchmark][0].settings(arguments)
 
 
 # --- what is measured ---------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def row(algorithm: str, median: float, low: float, high: float, octets: int = 4)
 
 def test_a_library_slower_than_its_parts_is_reported():
     slow = [row("mpi", 3.0, 2.9, 3.1), row("mpi-reduce-bcast", 2.0, 1.9, 2.1)]
-    (verdict,) = allreduce_command.mock_up_rule(slow)
+    (verdict,) = allreduce.mock_up_rule(slow)
     assert verdict == "mock-up rule: mpi takes 1.50 of mpi-reduce-bcast, 4 B in place"
 
 
@@ -134,7 +135,7 @@ def test_what_lies_within_the_intervals_is_not_reported():
     elsewhere = [row("mpi", 3.0, 2.9, 3.1, 8), row("mpi-reduce-bcast", 2.0, 1.9, 2.1)]
     alone = [row("mpi-reduce-bcast", 2.0, 1.9, 2.1), row("ring", 9.0, 8.9, 9.1)]
     for rows in (close, fast, elsewhere, alone):
-        assert allreduce_command.mock_up_rule(rows) == []
+        assert allreduce.mock_up_rule(rows) == []
 
 
 # --- where ranks run ----------------------------------------------------------------------------
@@ -319,8 +320,8 @@ def test_one_element_is_added_to_the_same_bits_as_many(dtype):
 
 
 def test_columns_are_as_documented():
-    assert "wrong" in allreduce_command.COLUMNS
+    assert "wrong" in allreduce.COLUMNS
     assert math.isnan(timing.bus_bandwidth(4, 1.0, 1))
-    keys = [getattr(column, "key", column) for column in overlap_command.COLUMNS]
+    keys = [getattr(column, "key", column) for column in overlap.COLUMNS]
     assert keys[-5:-1] == ["hidden", "osu_overlap_percent", "imb_overlap_percent", "dilation"]
     assert set(timing.Overlap._fields) <= set(keys)

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 from allreduce.network import Network, network
-from mpisgd import calibrate, calibration, launcher, step_times
-from mpisgd.calibrate import Measured
 from mpisgd.cli import main
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment
-from mpisgd.predict import measured, networks
+from mpisgd.commands import calibrate
+from mpisgd.commands.calibrate import Measured
+from mpisgd.experiment import step_times
+from mpisgd.experiment.delays import Times, tuned
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.mpi import mpiexec
+from mpisgd.predict import calibration, measured, networks
 from mpisgd.store.writer import Writer
-from mpisgd.tuning import Times, tuned
+from mpisgd.values.errors import UsageError
 
 EXACT = {
     "latency_s": Measured(5e-5, 4e-5, 6e-5, 9),
@@ -368,12 +370,12 @@ def test_the_delay_of_measured_times():
 def test_a_real_calibration_on_two_ranks(tmp_path):
     path = tmp_path / "here.toml"
     words = ["mpisgd", "calibrate", "--repetitions", "6", "--batches", "8", "--output", str(path)]
-    done = launcher.find().run(2, launcher.own([*words, "--format", "json"]), timeout=60)
+    done = mpiexec.find().run(2, mpiexec.own([*words, "--format", "json"]), timeout=60)
     assert done.returncode == 0, done.stderr
     rows = {row["quantity"]: row for row in json.loads(done.stdout)}
     assert rows["bandwidth_Bps"]["value"] > 1e7
     assert rows["speed at batch 8"]["value"] > 100
     assert network(str(path)).ranks_per_node == 2
-    again = launcher.find().run(2, launcher.own(words), timeout=60)
+    again = mpiexec.find().run(2, mpiexec.own(words), timeout=60)
     assert again.returncode == 2
     assert "exists" in again.stderr

@@ -11,7 +11,7 @@ import pytest
 from mpisgd import cli
 from mpisgd.checkpoint import place
 from mpisgd.checkpoint.file import Checkpoint, write
-from mpisgd.server import Server
+from mpisgd.servers.server import Server
 from mpisgd.store.reader import read
 
 COMMON = "train --hidden 5 --data-samples 40 --batch 4 --steps 8 --lr 0.01 --output a.h5"

@@ -9,9 +9,9 @@ import pytest
 from mpisgd import cli
 from mpisgd.checkpoint import place
 from mpisgd.checkpoint.file import Checkpoint, DamagedCheckpoint, claims, peek, write
-from mpisgd.errors import UsageError
 from mpisgd.store.lock import held, lock_path
 from mpisgd.store.reader import read
+from mpisgd.values.errors import UsageError
 
 RUN = "train --virtual 2 --hidden 5 --data-samples 40 --batch 4 --evaluate-every 1"
 
@@ -49,7 +49,7 @@ def test_an_older_checkpoint_is_gone_on_from_and_no_row_is_lost(capsys, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("mpisgd.worlds.clock.Clock.run", killed)
+        patch.setattr("mpisgd.worlds.virtual.Clock.run", killed)
         assert train(older) == 130
     assert "removed, with the rows that they count: a.h5.checkpoint\n" in capsys.readouterr().err
     with read("a.h5.partial") as run:

@@ -23,7 +23,7 @@ from checkpoint_runs import (
 from mpisgd import cli
 from mpisgd.checkpoint.options import AUTO, Saving
 from mpisgd.store.reader import read
-from mpisgd.worker import Worker
+from mpisgd.training.worker import Worker
 
 WORDS = (
     "train --virtual 3 --hidden 5 --data digits --data-samples 53 --batch 3 --format json "

@@ -158,7 +158,7 @@ def test_each_option_of_train_that_takes_a_value_has_a_mistake():
     from dataclasses import fields
 
     from mpisgd.algorithms import OPTIONS
-    from mpisgd.experiment import Experiment, flag
+    from mpisgd.experiment.experiment import Experiment, flag
 
     elsewhere = {name for algorithm in OPTIONS for name in OPTIONS[algorithm]} | {"straggler"}
     text = " ".join(words for words, _ in MISTAKES).replace("=", " ")
@@ -248,7 +248,7 @@ print(*(os.environ.get(name) for name in cli.BLAS_VARIABLES))
     ],
 )
 def test_what_the_machine_lacks_is_one_line_too(error, told, monkeypatch, capsys):
-    from mpisgd import verify
+    from mpisgd.commands import verify
 
     def fail(_):
         raise error

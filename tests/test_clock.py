@@ -8,9 +8,9 @@ from virtual_runs import Finished, prepare, virtual
 
 from allreduce.errors import Stalled
 from mpisgd.data import load
-from mpisgd.experiment import Experiment
-from mpisgd.train import algorithm_run
-from mpisgd.worker import NotFinite, Worker
+from mpisgd.experiment.building import algorithm_run
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.training.worker import NotFinite, Worker
 
 DIGITS = load("digits", samples=53)
 NETWORK = Experiment(

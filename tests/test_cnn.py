@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mpisgd.data import Dataset, load
-from mpisgd.errors import UsageError
 from mpisgd.models import HIDDEN, build
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
+from mpisgd.values.errors import UsageError
 
 CASES = [
     ("mnist-cnn", (1, 9, 10), (3, 2, 4, 3)),  # odd sizes, and one too small to be pooled

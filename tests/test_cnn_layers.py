@@ -11,7 +11,7 @@ from mpisgd.models.planes import Planes
 from mpisgd.models.pooling import MaxPooling, MeanPooling
 from mpisgd.models.rectifier import BiasedRectifier, Rectifier
 from mpisgd.models.weight_norm import NormalisedConvolution, lengths
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
 
 SHAPES = [(2, 3, 4, 5), (1, 1, 1, 1), (3, 2, 5, 4), (2, 2, 7, 1)]  # channels, rows, height, width
 every_shape = pytest.mark.parametrize("shape", SHAPES)

@@ -8,7 +8,8 @@ from test_cnn import images
 from virtual_runs import virtual
 
 from mpisgd.cli import main
-from mpisgd.experiment import Experiment
+from mpisgd.commands.replay import digest
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.models import build
 from mpisgd.models.statistics import (
     ESTIMATE_BATCHES,
@@ -19,9 +20,8 @@ from mpisgd.models.statistics import (
     moments,
     pooled,
 )
-from mpisgd.parameters import Parameters
-from mpisgd.replay import digest
 from mpisgd.store.reader import read
+from mpisgd.training.parameters import Parameters
 
 DATASET = images((1, 8, 8), samples=60)
 NORMALISED = Experiment(

@@ -69,7 +69,7 @@ def test_the_table_ones_step_has_the_ratio_its_page_states():
     from allreduce.algorithms import build
     from allreduce.network import network
     from allreduce.simulate import simulate
-    from mpisgd.experiment import Experiment
+    from mpisgd.experiment.experiment import Experiment
 
     for cell in sweep():
         Experiment.read(values(cell))

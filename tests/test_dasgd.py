@@ -11,7 +11,7 @@ from virtual_runs import NOISE, QUADRATIC, Finished, Run, far, virtual
 from mpisgd import models
 from mpisgd.algorithms.merges import MERGES
 from mpisgd.data.shards import Sampler
-from mpisgd.worker import Worker
+from mpisgd.training.worker import Worker
 
 
 def literal(run: Finished) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 from data_files import refused
 
 from mpisgd.data import DATASETS, load
-from mpisgd.registry import resolve
+from mpisgd.values.registry import resolve
 
 
 def test_digits():

@@ -7,7 +7,7 @@ import pytest
 
 from mpisgd.data import load
 from mpisgd.data.files import listing, opened
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 
 def folder(path, dtype=np.uint8, shape=(3, 4, 4), targets=(0, 2, 1)):

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from mpisgd.cli import main
-from mpisgd.errors import UsageError
-from mpisgd.launcher import find
+from mpisgd.mpi.mpiexec import find
 from mpisgd.store.reader import read
+from mpisgd.values.errors import UsageError
 
 MOST_S = 60.0
 
@@ -48,7 +48,7 @@ def test_a_run_that_fails_ends_it_with_what_the_run_said(tmp_path, monkeypatch, 
         def run(self, ranks, words, timeout):
             return subprocess.CompletedProcess(words, 9, "", "rank 3: no such wire\n")
 
-    monkeypatch.setattr("mpisgd.launcher.find", Broken)
+    monkeypatch.setattr("mpisgd.mpi.mpiexec.find", Broken)
     assert main(["demo", "--folder", str(tmp_path / "demo")]) == 9
     told = capsys.readouterr().err
     assert told.endswith("rank 3: no such wire\n")

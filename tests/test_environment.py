@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mpisgd import environment
+from mpisgd.store import environment
 
 
 def of(monkeypatch, numpy=None, cpuinfo=None):

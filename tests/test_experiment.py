@@ -6,10 +6,10 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from mpisgd.algorithms import NAMES, OPTIONS
-from mpisgd.arguments import add_arguments, from_arguments
-from mpisgd.errors import UsageError
-from mpisgd.evaluation import effective_share
-from mpisgd.experiment import Experiment, flag
+from mpisgd.experiment.arguments import add_arguments, from_arguments
+from mpisgd.experiment.experiment import Experiment, flag
+from mpisgd.training.evaluation import effective_share
+from mpisgd.values.errors import UsageError
 
 OPTIONS_OF = [option for option in fields(Experiment) if option.metadata]
 

@@ -53,7 +53,7 @@ def test_allreduce_knows_nothing_of_training():
 
 
 def test_mpi4py_only_where_mpi_is_started():
-    allowed = {"allreduce/native.py", "mpisgd/launch.py"}
+    allowed = {"allreduce/native.py", "mpisgd/mpi/session.py"}
     assert importers("mpi4py", EVERYTHING) <= allowed
     assert "allreduce/native.py" in importers("mpi4py", EVERYTHING)
 
@@ -67,7 +67,7 @@ def test_cupy_only_through_arrays():
 
 
 def test_algorithms_import_nothing_that_moves_data():
-    allowed = ("mpisgd.algorithms", "mpisgd.errors")
+    allowed = ("mpisgd.algorithms", "mpisgd.values.errors")
     standard = sys.stdlib_module_names
     for path, tree in sources("mpisgd/algorithms").items():
         for name in imports(tree):
@@ -78,7 +78,7 @@ def test_algorithms_import_nothing_that_moves_data():
 def test_the_communicator_world_imports_no_mpi():
     worlds = sources("mpisgd/worlds")
     assert not importers("mpi4py", worlds)
-    assert not importers("allreduce.native", {p: t for p, t in worlds.items() if "clock" in p})
+    assert not importers("allreduce.native", {p: t for p, t in worlds.items() if "virtual" in p})
 
 
 def loaded(statement: str) -> set[str]:
@@ -92,11 +92,16 @@ def loaded(statement: str) -> set[str]:
 
 def test_importing_mpisgd_loads_nothing():
     assert loaded("import mpisgd") == set()
-    assert loaded("import mpisgd.cli, mpisgd.errors, mpisgd.registry, mpisgd.tables") == set()
+    assert (
+        loaded(
+            "import mpisgd.cli, mpisgd.values.errors, mpisgd.values.registry, mpisgd.values.tables"
+        )
+        == set()
+    )
 
 
 @pytest.mark.parametrize(
-    "module", ["plan", "verify", "evaluate", "loopback", "algorithms", "native", "arrays"]
+    "module", ["plan", "verify", "evaluate", "testing.loopback", "algorithms", "native", "arrays"]
 )
 def test_allreduce_loads_only_numpy(module):
     assert loaded(f"import allreduce.{module}") == {"numpy"}

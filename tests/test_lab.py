@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from mpisgd import lab as lab_module
-from mpisgd.environment import environment
-from mpisgd.errors import UsageError
-from mpisgd.lab import Lab, burst_of, missing, rate_of
-from mpisgd.launcher import find
+from mpisgd.mpi import lab as lab_module
+from mpisgd.mpi.lab import Lab, burst_of, missing, rate_of
+from mpisgd.mpi.mpiexec import find
+from mpisgd.store.environment import environment
+from mpisgd.values.errors import UsageError
 
 RATE = "200mbit"
 WHO = (
@@ -247,7 +247,7 @@ def test_commands_run_where_they_are_told(tmp_path):
 def test_a_dead_owner_leaves_nothing(number):
     mark = f"mark{os.getpid()}.{number}"
     code = (
-        "import signal, subprocess, sys, time; from mpisgd.lab import Lab\n"
+        "import signal, subprocess, sys, time; from mpisgd.mpi.lab import Lab\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # whoever ignores it above
         "with Lab(2, '200mbit') as lab:\n"
         "    loop = 'trap \"\" TERM INT; while :; do sleep 1; done'\n"
@@ -285,7 +285,7 @@ def test_mpisgd_in_the_lab_is_this_environments(capfd):
 
 COMMAND = """
 import argparse, sys
-from mpisgd import lab
+from mpisgd.mpi import lab
 parser = argparse.ArgumentParser()
 lab.add_arguments(parser)
 sys.exit(lab.run(parser.parse_args(sys.argv[1:])))

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpisgd import train
-from mpisgd.arguments import from_arguments
+from mpisgd.commands import train
+from mpisgd.experiment.arguments import from_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"

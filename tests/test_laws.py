@@ -12,9 +12,9 @@ import pytest
 from virtual_runs import NOISE, QUADRATIC, Finished, Run, far, virtual
 
 from mpisgd.data import load
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment
-from mpisgd.worker import Worker
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.training.worker import Worker
+from mpisgd.values.errors import UsageError
 
 DIGITS = load("digits", samples=53)
 EVEN = load("digits", samples=48)

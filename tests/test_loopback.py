@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from allreduce.loopback import GARBAGE, LoopbackError, World
+from allreduce.testing.loopback import GARBAGE, LoopbackError, World
 
 
 def pair(world: World, tag: int = 0, count: int = 4):

@@ -8,8 +8,8 @@ import pytest
 
 from allreduce import measure
 from allreduce.errors import AllreduceError
-from allreduce.loopback import World
 from allreduce.measure import Rule, median_interval, overlap, pattern, summarise, trials, wrong
+from allreduce.testing.loopback import World
 
 # --- intervals ----------------------------------------------------------------------------------
 

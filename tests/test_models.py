@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mpisgd.data import load
-from mpisgd.errors import UsageError
 from mpisgd.models import MODELS, build, layers
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
+from mpisgd.values.errors import UsageError
 
 CASES = [
     ("softmax", {}),

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mpisgd import options
-from mpisgd.errors import UsageError
+from mpisgd.values import options
+from mpisgd.values.errors import UsageError
 
 READ = [
     (options.whole(1), "7", 7),

@@ -18,15 +18,15 @@ from virtual_runs import Finished, far, prepare, virtual
 from allreduce.algorithms import build
 from allreduce.network import Network
 from allreduce.simulate import simulate
-from mpisgd.buckets import MOST, borders
 from mpisgd.data import load
-from mpisgd.errors import UsageError
-from mpisgd.experiment import BUCKET, Experiment
-from mpisgd.parameters import Parameters
+from mpisgd.drivers import virtual as virtual_world
+from mpisgd.experiment.building import algorithm_run, build_model, resolve_for
+from mpisgd.experiment.experiment import BUCKET, Experiment
 from mpisgd.predict.epoch import Bucket, overlap_cost
-from mpisgd.train import algorithm_run, build_model, resolve_for
-from mpisgd.worker import CONTROL, NotFinite, Worker
-from mpisgd.worlds import virtual as virtual_world
+from mpisgd.training.buckets import MOST, borders
+from mpisgd.training.parameters import Parameters
+from mpisgd.training.worker import CONTROL, NotFinite, Worker
+from mpisgd.values.errors import UsageError
 from mpisgd.worlds.marks import Marks
 
 DIGITS = load("digits", samples=53)

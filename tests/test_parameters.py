@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mpisgd.errors import UsageError
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
+from mpisgd.values.errors import UsageError
 
 SHAPES = {"weight": (3, 2), "bias": (2,), "scalar": (), "nothing": (0, 4)}
 

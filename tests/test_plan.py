@@ -18,8 +18,8 @@ from allreduce.algorithms import ALGORITHMS, build
 from allreduce.arrays import DTYPES
 from allreduce.errors import AllreduceError, BufferRefused, Mismatch, ScheduleError, Stalled
 from allreduce.evaluate import evaluate
-from allreduce.loopback import World
 from allreduce.plan import Plan
+from allreduce.testing.loopback import World
 
 NAMES = (*ALGORITHMS, "hierarchical:ring")
 OPTIONS = [

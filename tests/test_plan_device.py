@@ -9,8 +9,8 @@ import pytest
 from allreduce import arrays, lowering, phases, plan
 from allreduce.algorithms import ALGORITHMS, build
 from allreduce.evaluate import evaluate
-from allreduce.loopback import World
 from allreduce.plan import Plan
+from allreduce.testing.loopback import World
 
 NAMES = (*ALGORITHMS, "hierarchical:ring")
 

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from mpisgd.cli import Parser
-from mpisgd.errors import MissingExtra, UsageError
-from mpisgd.predict import advise_command, backups_command, command, networks, study, terms
+from mpisgd.commands import advise as advise_command
+from mpisgd.commands import advise_backups, predict
+from mpisgd.predict import networks, study, terms
 from mpisgd.predict.advice import advise
 from mpisgd.predict.epoch import Conditions
-from mpisgd.predict.quantities import choices, duration, number, ranks, size, whole
+from mpisgd.values.errors import MissingExtra, UsageError
+from mpisgd.values.quantities import choices, duration, number, ranks, size, whole
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "predict.md"
 
@@ -76,16 +78,16 @@ CHANGES = {
 def results(capsys, *words):
     """The rows without the columns that only repeat what was asked for."""
     kept = []
-    asked = command.study_of(parser_of(command).parse_args(words))
+    asked = predict.study_of(parser_of(predict).parse_args(words))
     echo = set(study.assumptions(asked))
     echo |= {"source", "device", "network", "topology", "rounding", "scaling", "message_bytes"}
-    for row in rows(capsys, command, *words):
+    for row in rows(capsys, predict, *words):
         kept.append({key: value for key, value in row.items() if key not in echo})
     return kept
 
 
 def test_every_option_is_in_the_walk():
-    known = {action.dest for action in parser_of(command)._actions}
+    known = {action.dest for action in parser_of(predict)._actions}
     assert known == set(CHANGES) | {"help", "format", "figure"}
 
 
@@ -97,42 +99,42 @@ def test_every_option_changes_the_results(capsys, option):
 
 
 def test_formats_hold_the_same_rows(capsys):
-    parsed = rows(capsys, command, *BASE)
-    table = output(capsys, command, *BASE)
-    listed = list(csv.DictReader(io.StringIO(output(capsys, command, *BASE, "--format", "csv"))))
+    parsed = rows(capsys, predict, *BASE)
+    table = output(capsys, predict, *BASE)
+    listed = list(csv.DictReader(io.StringIO(output(capsys, predict, *BASE, "--format", "csv"))))
     assert [row["algorithm"] for row in listed] == [row["algorithm"] for row in parsed]
     assert [float(row["epoch_s"]) for row in listed] == [row["epoch_s"] for row in parsed]
     assert f"{parsed[0]['epoch_s']:.4g}" in table
 
 
 def test_every_row_says_that_it_is_a_model(capsys):
-    for view in command.VIEWS:
-        table = output(capsys, command, *BASE, "--show", view)
+    for view in predict.VIEWS:
+        table = output(capsys, predict, *BASE, "--show", view)
         assert table.startswith("# model, not measured, not from a paper")
-        assert all(row["source"] == "model" for row in rows(capsys, command, "--show", view))
+        assert all(row["source"] == "model" for row in rows(capsys, predict, "--show", view))
 
 
 def test_every_column_is_defined_and_documented(capsys):
     columns = set()
-    for view in command.VIEWS:
-        columns |= set(rows(capsys, command, *BASE, "--show", view)[0])
+    for view in predict.VIEWS:
+        columns |= set(rows(capsys, predict, *BASE, "--show", view)[0])
     columns |= set(rows(capsys, advise_command, "--net", "vgg16")[0])
     assert columns == set(terms.TERMS)
     assert terms.markdown() in DOCUMENT.read_text()
-    for view, (_, narrow) in command.VIEWS.items():
-        assert set(narrow) <= set(rows(capsys, command, *BASE, "--show", view)[0])
+    for view, (_, narrow) in predict.VIEWS.items():
+        assert set(narrow) <= set(rows(capsys, predict, *BASE, "--show", view)[0])
 
 
 def test_all_nets_ranks_and_algorithms_take_under_five_seconds(capsys):
     started = time.process_time()
-    found = rows(capsys, command, "--net", "all", "--allreduce", "butterfly,ring")
+    found = rows(capsys, predict, "--net", "all", "--allreduce", "butterfly,ring")
     assert len(found) == 18 * 9 * 4 * 2
     assert time.process_time() - started < 5
 
 
 def test_nothing_heavy_is_imported():
     code = (
-        "import sys, mpisgd.predict.command, mpisgd.predict.advise_command;"
+        "import sys, mpisgd.commands.predict, mpisgd.commands.advise;"
         "print([m for m in ('mpi4py', 'h5py', 'matplotlib', 'scipy') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -175,7 +177,7 @@ def test_nothing_heavy_is_imported():
 )
 def test_mistakes(words, place):
     with pytest.raises(UsageError) as caught:
-        command.run(parser_of(command).parse_args(words))
+        predict.run(parser_of(predict).parse_args(words))
     assert place in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -191,7 +193,7 @@ def test_figures(capsys, tmp_path, view, suffix, magic):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"figure.{suffix}"
     words = ("--show", view, "--net", "vgg16,resnet50", "--ranks", "2,8", "--figure", str(path))
-    output(capsys, command, *words)
+    output(capsys, predict, *words)
     assert path.read_bytes().startswith(magic)
 
 
@@ -199,7 +201,7 @@ def test_too_many_panels(tmp_path):
     pytest.importorskip("matplotlib")
     words = ("--net", "all", "--allreduce", "all", "--figure", str(tmp_path / "x.png"))
     with pytest.raises(UsageError, match="panels"):
-        command.run(parser_of(command).parse_args(words))
+        predict.run(parser_of(predict).parse_args(words))
     assert not list(tmp_path.iterdir())
 
 
@@ -209,7 +211,7 @@ def test_a_figure_that_cannot_be_written_is_one_line(tmp_path):
     path.mkdir()
     words = ("--net", "vgg16", "--ranks", "2", "--figure", str(path))
     with pytest.raises(UsageError, match=rf"--figure '{path}': Is a directory"):
-        command.run(parser_of(command).parse_args(words))
+        predict.run(parser_of(predict).parse_args(words))
 
 
 def test_missing_matplotlib(monkeypatch, tmp_path):
@@ -301,7 +303,7 @@ def test_advice_refuses(arguments, options):
 def test_advise_from_a_net_agrees_with_predict(capsys):
     words = ("--net", "vgg16", "--ranks", "32")
     advised = rows(capsys, advise_command, *words)
-    predicted = rows(capsys, command, *words)
+    predicted = rows(capsys, predict, *words)
     for mine, other in zip(advised, predicted, strict=True):
         assert mine["algorithm"] == other["algorithm"]
         assert mine["step_s"] == pytest.approx(other["step_s"], rel=1e-12)
@@ -353,7 +355,7 @@ def test_every_option_changes_modelled_advice(capsys, option):
 def test_every_option_of_advise_is_in_a_walk():
     known = {action.dest for action in parser_of(advise_command)._actions}
     own_tests = {"source"}  # tests/test_calibrate.py
-    own_tests |= {"backups", *backups_command.OWN}  # tests/test_backups.py
+    own_tests |= {"backups", *advise_backups.OWN}  # tests/test_backups.py
     assert known <= set(CHANGES) | set(ADVISE_CHANGES) | {"help", "format"} | own_tests
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpisgd.errors import UsageError
 from mpisgd.predict import costs
 from mpisgd.predict.networks import NETWORKS, Network
+from mpisgd.values.errors import UsageError
 
 ETH20 = NETWORKS["eth20-pcie3"]
 MESSAGE = 102e6

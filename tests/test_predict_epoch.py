@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpisgd.errors import UsageError
 from mpisgd.predict import costs, epoch, nets, paleo, study
 from mpisgd.predict.devices import DEVICES
 from mpisgd.predict.epoch import Bucket, Conditions, averaging_cost, overlap_cost
 from mpisgd.predict.networks import NETWORKS
+from mpisgd.values.errors import UsageError
 
 TITANX = DEVICES["titanx"]
 ETH20 = NETWORKS["eth20-pcie3"]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mpisgd.errors import UsageError
 from mpisgd.predict import devices, nets, networks, paleo
 from mpisgd.predict.devices import DEVICES, Device
 from mpisgd.predict.networks import Network
+from mpisgd.values.errors import UsageError
 
 TITANX = DEVICES["titanx"]
 PALEO_NET = nets.layers("resnet50-paleo")

@@ -2,7 +2,6 @@
 
 import pytest
 
-from mpisgd.errors import UsageError
 from mpisgd.predict import nets
 from mpisgd.predict.nets.language import (
     Add,
@@ -18,6 +17,7 @@ from mpisgd.predict.nets.language import (
     output_shape,
     parameters,
 )
+from mpisgd.values.errors import UsageError
 
 # parameters; multiply-adds rounded to 10^3, None where no outside count is known
 COUNTS = {

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from allreduce.errors import Stalled
-from mpisgd.worlds.progress import ProgressThread, ThreadedFlight
+from mpisgd.worlds.pending import ProgressThread, ThreadedFlight
 
 
 class Plan:

@@ -15,17 +15,17 @@ from allreduce.evaluate import evaluate
 from allreduce.network import PRESETS
 from allreduce.network import Network as Links
 from allreduce.simulate import simulate
-from allreduce.simulate_program import messages
+from allreduce.simulate.program import messages
 from allreduce.verify import verify
-from mpisgd import sizes, stragglers
-from mpisgd.arguments import GROUPS
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment, flag, from_file
-from mpisgd.options import duration, number, whole
-from mpisgd.predict import quantities
+from mpisgd.experiment import stragglers
+from mpisgd.experiment.arguments import GROUPS
+from mpisgd.experiment.experiment import Experiment, flag, from_file
 from mpisgd.predict.costs import COSTS, allreduce_s
 from mpisgd.predict.networks import TOPOLOGIES
 from mpisgd.predict.networks import Network as Servers
+from mpisgd.values import quantities, sizes
+from mpisgd.values.errors import UsageError
+from mpisgd.values.options import duration, number, whole
 
 FEW = settings(max_examples=60, deadline=None)
 OPTIONS = [option for option in fields(Experiment) if option.metadata]

@@ -18,7 +18,7 @@ from test_store import writer
 from test_store_damage import damaged
 
 from mpisgd import cli
-from mpisgd.experiment import Experiment
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.store import schema, texts
 from mpisgd.store.reader import read
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from mpisgd import cli
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.predict import costs, epoch, nets, networks, paleo
 from mpisgd.predict.devices import DEVICES
 from mpisgd.predict.nets import small
 from mpisgd.predict.nets.language import lower, macs, output_shape, parameters
 from mpisgd.submit import estimate, grid
+from mpisgd.values.errors import UsageError
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 JOBS = CHECKOUT / "jobs"

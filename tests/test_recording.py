@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from allreduce.errors import Stalled
-from mpisgd import recording
 from mpisgd.data import load
 from mpisgd.data.shards import Sampler
-from mpisgd.errors import UsageError
-from mpisgd.recording import COLUMNS, Recorder
+from mpisgd.store import recording
+from mpisgd.store.recording import COLUMNS, Recorder
+from mpisgd.values.errors import UsageError
 
 
 class Sent:

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from mpisgd import cli, progress
+from mpisgd import cli
 from mpisgd.cli import main
+from mpisgd.values import progress
 
 RATE = "at the default --lr 0.1 with --momentum 0.9"
 TRAIN = ["train", "--virtual", "3", "--data-samples", "60", "--hidden", "4", "--steps", "2"]

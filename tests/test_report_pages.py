@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from mpisgd.cli import main
-from mpisgd.errors import MissingExtra
 from mpisgd.report.collect import Named
 from mpisgd.report.figures import draw, encoded
 from mpisgd.report.html import page
@@ -21,6 +20,7 @@ from mpisgd.report.terms import TERMS
 from mpisgd.report.trace import timeline
 from mpisgd.store.reader import read
 from mpisgd.store.writer import Writer
+from mpisgd.values.errors import MissingExtra
 
 EVIL = "<script>alert('x')</script> \"&$\\frac{"
 

@@ -10,7 +10,8 @@ import pytest
 
 from mpisgd import cli
 from mpisgd.cli import main
-from mpisgd.report import accounting, command, sections, servers, terms
+from mpisgd.commands import report as command
+from mpisgd.report import accounting, sections, servers, terms
 from mpisgd.report.collect import Named
 from mpisgd.report.figures import draw
 from mpisgd.report.sections import report

@@ -7,10 +7,10 @@ from virtual_runs import virtual
 
 from mpisgd.algorithms import OPTIONS
 from mpisgd.algorithms.policies import POLICIES
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment
-from mpisgd.replay import replay
-from mpisgd.roles import shards
+from mpisgd.commands.replay import replay
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.servers.roles import shards
+from mpisgd.values.errors import UsageError
 
 
 def serial(**changes: object) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 from server_runs import TINY, prepare, served
 from virtual_runs import virtual
 
-from mpisgd.experiment import Experiment
+from mpisgd.experiment.experiment import Experiment
 
 SLOW_7 = "7:5x"
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from server_runs import Finished, prepare, served
 
-from mpisgd.stragglers import parse
-from mpisgd.worker import Worker
+from mpisgd.experiment.stragglers import parse
+from mpisgd.training.worker import Worker
 
 
 def test_a_time_out_divides_by_what_came():

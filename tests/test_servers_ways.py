@@ -8,8 +8,8 @@ import pytest
 from server_runs import EVERY, LAYERS, TINY, Finished, combined, prepare, served
 from virtual_runs import virtual
 
-from mpisgd.experiment import Experiment
-from mpisgd.replay import replay
+from mpisgd.commands.replay import replay
+from mpisgd.experiment.experiment import Experiment
 
 SLOW = "lab"  # a network on which a shard of LAYERS takes a while, compared with a step of 1 ms
 WAYS = [

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpisgd.data.shards import Sampler
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 dealt = given(st.integers(1, 200), st.integers(1, 17), st.integers(1, 9), st.integers(0, 3))
 

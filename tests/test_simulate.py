@@ -12,7 +12,7 @@ from allreduce.errors import AllreduceError
 from allreduce.network import Network, network
 from allreduce.schedule import Schedule, bounds, transfers
 from allreduce.simulate import simulate
-from allreduce.simulate_program import messages
+from allreduce.simulate.program import messages
 
 ALPHA, BETA, GAMMA = 3e-5, 8e-10, 2e-10
 PLAIN = Network("plain", latency_s=ALPHA, bandwidth_Bps=1 / BETA, sum_s_per_B=GAMMA)

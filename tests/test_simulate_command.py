@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from allreduce.network import Network, network
-from mpisgd.errors import UsageError
-from mpisgd.simulate import COLUMNS, add_arguments, run
+from mpisgd.commands.simulate import COLUMNS, add_arguments, run
+from mpisgd.values.errors import UsageError
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "simulate.md"
 
@@ -98,7 +98,7 @@ def test_no_option_is_left_out_above():
 
 
 def test_every_field_of_a_network_has_an_option():
-    from mpisgd.simulate import OVERRIDES
+    from mpisgd.commands.simulate import OVERRIDES
 
     fields = {override.field for override in OVERRIDES.values()}
     assert fields == set(Network.__dataclass_fields__) - {"name"}

@@ -12,8 +12,8 @@ from allreduce.errors import AllreduceError, Stalled
 from allreduce.network import Network, network
 from allreduce.schedule import Schedule, transfers
 from allreduce.simulate import simulate
-from allreduce.simulate_events import Cluster, Event
-from allreduce.simulate_records import Collective
+from allreduce.simulate.events import Cluster, Event
+from allreduce.simulate.records import Collective
 
 PERFECT = Network("perfect", latency_s=0.25, progress="perfect")
 LOOKING = Network("looking", latency_s=0.25)

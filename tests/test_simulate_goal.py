@@ -8,8 +8,8 @@ from test_simulate import CLOSED, GAMMA, PLAIN
 
 from allreduce.algorithms import ALGORITHMS, build
 from allreduce.network import Network
-from allreduce.simulate_goal import goal
-from allreduce.simulate_program import messages
+from allreduce.simulate.goal import goal
+from allreduce.simulate.program import messages
 
 
 def parse_goal(text: str):

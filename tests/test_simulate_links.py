@@ -6,8 +6,8 @@ import pytest
 from allreduce.algorithms import build
 from allreduce.network import Network
 from allreduce.simulate import simulate
-from allreduce.simulate_events import Cluster
-from allreduce.simulate_links import Fair
+from allreduce.simulate.events import Cluster
+from allreduce.simulate.links import Fair
 from mpisgd.worlds.post import Post
 
 SECOND = ((0, 1.0),)  # a link of one byte a second

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from mpisgd.errors import UsageError
-from mpisgd.sizes import parse_rate, parse_size, parse_sizes
+from mpisgd.values.errors import UsageError
+from mpisgd.values.sizes import parse_rate, parse_size, parse_sizes
 
 
 @pytest.mark.parametrize(

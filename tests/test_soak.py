@@ -19,11 +19,11 @@ from virtual_runs import prepare
 from allreduce import plan
 from allreduce.algorithms import build
 from allreduce.evaluate import evaluate
-from allreduce.loopback import World
 from allreduce.plan import Plan
+from allreduce.testing.loopback import World
 from mpisgd.data import load
-from mpisgd.experiment import Experiment
-from mpisgd.train import algorithm_run
+from mpisgd.experiment.building import algorithm_run
+from mpisgd.experiment.experiment import Experiment
 
 STEPS, PLANS = 10_000, 10_000
 REAL_STEPS = 1_500

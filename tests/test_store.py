@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpisgd.errors import UsageError
 from mpisgd.store import schema
 from mpisgd.store.reader import read
 from mpisgd.store.target import check_target
 from mpisgd.store.writer import StoreError, Writer
+from mpisgd.values.errors import UsageError
 
 CONFIG = {"algorithm": "dasgd", "tau": 4, "hidden": [64, 32], "rate": 0.05}
 ENVIRONMENT = {"hosts": ["a", "b"], "command": "mpisgd train <x> 'é'"}

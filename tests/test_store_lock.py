@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from mpisgd.errors import UsageError
 from mpisgd.store import lock
+from mpisgd.values.errors import UsageError
 
 
 def test_one_at_a_time_and_nothing_is_left(tmp_path, monkeypatch):

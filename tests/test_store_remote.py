@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from allreduce.errors import Stalled
-from mpisgd.errors import UsageError
 from mpisgd.store.reader import Run, read
 from mpisgd.store.remote import ABANDONED, RemoteWriter
 from mpisgd.store.writer import Writer
+from mpisgd.values.errors import UsageError
 
 OPTIONS: dict[str, Any] = {
     "kind": "train",

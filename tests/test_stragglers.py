@@ -7,9 +7,9 @@ import pytest
 from virtual_runs import prepare as prepare_averaging
 
 from allreduce.errors import Stalled
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment
-from mpisgd.stragglers import BLOCK, Pace, pace, parse
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.experiment.stragglers import BLOCK, Pace, pace, parse
+from mpisgd.values.errors import UsageError
 
 STEPS = 20_000
 
@@ -113,7 +113,7 @@ def test_averaging_ranks_straggle_too():
          "straggler": "exponential", "evaluate_every": 0}
     )  # fmt: skip
     clock, finished = prepare_averaging(experiment, 4)
-    from mpisgd.train import algorithm_run
+    from mpisgd.experiment.building import algorithm_run
 
     clock.run([algorithm_run(finished.experiment, worker) for worker in finished.workers])
     straggler = parse("exponential", 0)
@@ -126,7 +126,7 @@ def test_an_average_without_a_dead_rank_stalls():
         {"model": "quadratic", "data": "noise", "steps": 9, "straggler": "1:die@3"}
     )
     clock, finished = prepare_averaging(experiment, 3)
-    from mpisgd.train import algorithm_run
+    from mpisgd.experiment.building import algorithm_run
 
     with pytest.raises(Stalled):
         clock.run([algorithm_run(finished.experiment, worker) for worker in finished.workers])

@@ -56,7 +56,7 @@ def test_every_cell_is_an_experiment_of_equal_samples():
     from mnist_cells import PARTS, part
     from mnist_runs import SAMPLES, values
 
-    from mpisgd.experiment import Experiment
+    from mpisgd.experiment.experiment import Experiment
 
     for name in PARTS:
         for cell in part(name):
@@ -71,8 +71,8 @@ def test_every_cell_is_an_experiment_of_equal_samples():
 def test_the_share_of_effective_steps_is_the_projects_own():
     from mnist_cells import GRID, corrected_rate, share
 
-    from mpisgd.evaluation import effective_share
-    from mpisgd.experiment import Experiment
+    from mpisgd.experiment.experiment import Experiment
+    from mpisgd.training.evaluation import effective_share
 
     for cell in GRID:
         assert share(cell) == effective_share(Experiment.read(cell).resolved(32, 32))

@@ -11,8 +11,8 @@ import pytest
 from server_runs import served
 from test_studies import RESULTS, SHARED, studies_on_the_path  # noqa: F401 - a fixture
 
-from mpisgd.arguments import add_arguments, from_arguments
-from mpisgd.experiment import Experiment
+from mpisgd.experiment.arguments import add_arguments, from_arguments
+from mpisgd.experiment.experiment import Experiment
 
 
 def test_every_cell_is_an_experiment():

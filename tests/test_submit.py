@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpisgd import train
 from mpisgd.algorithms import ALGORITHMS
-from mpisgd.arguments import from_arguments
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment
-from mpisgd.submit import command, grid, script
+from mpisgd.commands import submit as command
+from mpisgd.commands import train
+from mpisgd.experiment.arguments import from_arguments
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.submit import grid, script
 from mpisgd.submit.runs import GridRun
+from mpisgd.values.errors import UsageError
 
 JOBS = Path(__file__).resolve().parent.parent / "jobs"
 SMALL = """

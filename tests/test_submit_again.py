@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mpisgd.algorithms import NAMES
-from mpisgd.experiment import Experiment
-from mpisgd.submit import command
+from mpisgd.commands import submit as command
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.submit.runs import GridRun
 
 GRID = f"""

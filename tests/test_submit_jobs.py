@@ -14,16 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_submit import JOBS, SLURM, SMALL, submit
 
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment
-from mpisgd.submit import command, folder, grid, local, queue, script
+from mpisgd.commands import submit as command
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.submit import folder, grid, local, queue, script
 from mpisgd.submit.runs import GridRun
 from mpisgd.submit.settings import LAUNCHERS, Settings
+from mpisgd.values.errors import UsageError
 
 HOSTILE = "a b;$(x)`y`'\"#%"
 MAIN = (
     "import sys; from mpisgd import cli;"
-    "cli.COMMANDS.setdefault('submit', ('mpisgd.submit.command', '')); sys.exit(cli.main())"
+    "cli.COMMANDS.setdefault('submit', ('mpisgd.commands.submit', '')); sys.exit(cli.main())"
 )
 
 

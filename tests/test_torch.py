@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from mpisgd.data import load
-from mpisgd.errors import UsageError
 from mpisgd.models import build
+from mpisgd.values.errors import UsageError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 

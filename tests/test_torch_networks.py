@@ -5,9 +5,9 @@ import pytest
 
 from mpisgd.data import load
 from mpisgd.models import MODELS, build
-from mpisgd.parameters import Parameters
 from mpisgd.predict import nets
 from mpisgd.predict.nets.language import output_shape
+from mpisgd.training.parameters import Parameters
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 

@@ -11,8 +11,8 @@ import pytest
 from allreduce.algorithms import ALGORITHMS, build, hierarchical
 from allreduce.errors import ScheduleError
 from allreduce.evaluate import evaluate
-from allreduce.loopback import LoopbackError, World
 from allreduce.schedule import Schedule, Step, beside, embed, place, transfers
+from allreduce.testing.loopback import LoopbackError, World
 from allreduce.verify import verify, verify_programs
 
 SIZES = (*range(1, 65), 96, 127, 128, 129, 255, 256, 257)

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from allreduce.algorithms import ALGORITHMS, build
-from mpisgd import tables, verify
 from mpisgd.cli import main
+from mpisgd.commands import verify
+from mpisgd.values import tables
 
 KEYS = [getattr(column, "key", column) for column in verify.COLUMNS]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mpisgd.cli import main
-from mpisgd.launch import LEFT_EARLY, NOT_FINITE
+from mpisgd.mpi.session import LEFT_EARLY, NOT_FINITE
 from mpisgd.store.reader import read
 
 TRAIN = ["train", "--data-samples", "120", "--hidden", "4", "--batch", "4", "--steps", "30",

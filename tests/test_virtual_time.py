@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from allreduce.network import PRESETS, Network
-from mpisgd.experiment import Experiment
-from mpisgd.train import algorithm_run, load, resolve_for
-from mpisgd.worlds import virtual
+from mpisgd.drivers import virtual
+from mpisgd.experiment.building import algorithm_run, load, resolve_for
+from mpisgd.experiment.experiment import Experiment
 
 STEP_S = 1.0
 

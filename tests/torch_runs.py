@@ -7,8 +7,8 @@ import numpy as np
 from mpisgd.data import Dataset
 from mpisgd.models import torch_nets
 from mpisgd.models.torch_model import Classes, TorchModel
-from mpisgd.parameters import Parameters
 from mpisgd.predict import nets
+from mpisgd.training.parameters import Parameters
 
 
 def images(sample=(3, 32, 32), classes=10, samples=6):

@@ -8,11 +8,11 @@ import numpy as np
 
 from mpisgd.data import Dataset
 from mpisgd.data import load as load_data
-from mpisgd.experiment import Experiment
-from mpisgd.train import algorithm_run, load, resolve_for
-from mpisgd.worker import Worker
-from mpisgd.worlds.clock import Clock
-from mpisgd.worlds.virtual import world
+from mpisgd.drivers.virtual import world
+from mpisgd.experiment.building import algorithm_run, load, resolve_for
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.training.worker import Worker
+from mpisgd.worlds.virtual import Clock
 
 Run = Generator[None, None, None]
 Algorithm = Callable[[Worker], Run]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mpisgd.algorithms.merges import MERGES
 
 if TYPE_CHECKING:
-    from mpisgd.worker import Worker
+    from mpisgd.training.worker import Worker
 
 Run = Generator[None, None, None]
 

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mpisgd.worker import Worker
+    from mpisgd.training.worker import Worker
 
 
 def overlap(worker: "Worker", bucket_bytes: int) -> Generator[None, None, None]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from mpisgd.algorithms.policies import Policy
 
 if TYPE_CHECKING:
-    from mpisgd.letters import Push
-    from mpisgd.served import ServedWorker
-    from mpisgd.server import Server
+    from mpisgd.servers.messages import Push
+    from mpisgd.servers.server import Server
+    from mpisgd.servers.worker import ServedWorker
 
 Run = Generator[None, None, None]
 

@@ -13,7 +13,7 @@ from allreduce.algorithms import build
 from allreduce.native import NATIVE, Native, cuda_aware
 from allreduce.plan import Plan
 from allreduce.schedule import bounds
-from mpisgd.errors import MissingExtra
+from mpisgd.values.errors import MissingExtra
 
 Call = Callable[[], object]
 

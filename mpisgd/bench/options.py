@@ -7,9 +7,9 @@ import numpy as np
 from allreduce.algorithms import build
 from allreduce.errors import ScheduleError
 from allreduce.measure import Rule
-from mpisgd.errors import UsageError
-from mpisgd.options import duration, number, whole, wholes
-from mpisgd.sizes import parse_sizes
+from mpisgd.values.errors import UsageError
+from mpisgd.values.options import duration, number, whole, wholes
+from mpisgd.values.sizes import parse_sizes
 
 
 def rule(arguments: argparse.Namespace) -> Rule:

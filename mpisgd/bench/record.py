@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from allreduce.native import library
-from mpisgd import launch
-from mpisgd.environment import environment
+from mpisgd.mpi import session
+from mpisgd.store.environment import environment
 
 
 class Place(NamedTuple):
@@ -57,7 +57,7 @@ def places(comm: Any, arguments: argparse.Namespace, deadline: float) -> Places:
 
 def _told(comm: Any, deadline: float) -> Places:
     text = f"{span(sorted(os.sched_getaffinity(0)))} {platform.node()}"
-    told = [line.split(" ", 1) for line in launch.texts(comm, text, deadline)]
+    told = [line.split(" ", 1) for line in session.texts(comm, text, deadline)]
     return Places([Place(host, numbers(cores)) for cores, host in told])
 
 

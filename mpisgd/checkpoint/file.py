@@ -19,7 +19,7 @@ import numpy as np
 
 from mpisgd.checkpoint.meta import wrong
 from mpisgd.checkpoint.state import KINDS, flatten, unflatten
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 FORMAT, VERSION = "mpisgd checkpoint", 1
 META, DIGEST, SUFFIX = "meta", "sha256", ".npy"

@@ -11,9 +11,9 @@ from mpisgd.algorithms import ALGORITHMS
 from mpisgd.checkpoint.file import Checkpoint
 from mpisgd.checkpoint.state import copy_into
 from mpisgd.data import Dataset
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment
-from mpisgd.train import Place, build_worker
+from mpisgd.experiment.building import Place, build_worker
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.values.errors import UsageError
 
 UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
@@ -70,7 +70,7 @@ def _check_worker(worker: Any, state: Mapping[str, Any]) -> None:
 def _check_served(
     experiment: Experiment, dataset: Dataset, virtual: bool, checkpoint: Checkpoint
 ) -> None:
-    from mpisgd.roles import Workshop
+    from mpisgd.servers.roles import Workshop
 
     workshop = Workshop(experiment, dataset)
     roles = workshop.roles

@@ -9,8 +9,8 @@ import numpy as np
 
 from mpisgd import __version__
 from mpisgd.data import Dataset
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment, flag
+from mpisgd.experiment.experiment import Experiment, flag
+from mpisgd.values.errors import UsageError
 
 OTHERWISE = (
     "choose another --output or --checkpoint, or begin anew with --overwrite and no --resume"

@@ -5,10 +5,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpisgd import options
 from mpisgd.checkpoint import place
-from mpisgd.errors import UsageError
 from mpisgd.store.target import names
+from mpisgd.values import options
+from mpisgd.values.errors import UsageError
 
 AUTO = "auto"
 EVERY = "a whole number of steps, or a time such as 30s or 5min"

@@ -7,8 +7,8 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mpisgd.errors import UsageError
 from mpisgd.store.lock import lock_path
+from mpisgd.values.errors import UsageError
 
 if TYPE_CHECKING:  # a run that saves nothing needs no reader of files
     from mpisgd.checkpoint.file import Checkpoint

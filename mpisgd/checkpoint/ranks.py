@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd import launch
 from mpisgd.checkpoint import fitting, identity, place
 from mpisgd.checkpoint.file import Checkpoint, write
 from mpisgd.checkpoint.keeper import Keeper
@@ -15,9 +14,10 @@ from mpisgd.checkpoint.messages import BACK, TAG, Pulse, finished, handing_in, r
 from mpisgd.checkpoint.options import AUTO, Saving
 from mpisgd.checkpoint.resume import Choice, Resumed, choose
 from mpisgd.data import Dataset
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment
-from mpisgd.recording import Recorder
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.mpi import session
+from mpisgd.store.recording import Recorder
+from mpisgd.values.errors import UsageError
 
 COMPLETE, BEGIN, GO_ON = range(3)
 
@@ -40,7 +40,7 @@ def choose_together(
                 choice = choose(saving, experiment, mine, output, without, misfit)
             except UsageError as mistake:
                 refused = mistake
-        launch.agree(comm, refused, experiment.deadline_s)
+        session.agree(comm, refused, experiment.deadline_s)
         if saving.resume is not None:
             choice = _told(comm, choice, experiment.deadline_s)
         if choice.resumed is not None and "parts" in choice.resumed.meta:
@@ -61,7 +61,7 @@ def _told(comm: Any, choice: Choice, deadline: float) -> Choice:
     resumed, adopted = choice.resumed, choice.experiment
     kind = COMPLETE if choice.complete else BEGIN if resumed is None else GO_ON
     word = json.dumps([kind, adopted.tau, adopted.delay]) if comm.Get_rank() == 0 else ""
-    kind, tau, delay = json.loads(launch.texts(comm, word, deadline)[0])
+    kind, tau, delay = json.loads(session.texts(comm, word, deadline)[0])
     if comm.Get_rank() == 0:
         if resumed is not None:
             pulse = _pulse(comm, deadline, TAG)
@@ -101,7 +101,7 @@ def _with_part(
             refused = UsageError("--resume", str(path), "there is no such file")
         except UsageError as mistake:
             refused = mistake
-    launch.agree(comm, refused, experiment.deadline_s)
+    session.agree(comm, refused, experiment.deadline_s)
     return choice._replace(resumed=resumed)
 
 

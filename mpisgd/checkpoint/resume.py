@@ -8,9 +8,9 @@ from mpisgd.checkpoint import identity, place
 from mpisgd.checkpoint.file import Checkpoint, DamagedCheckpoint, claims, peek
 from mpisgd.checkpoint.meta import lacks
 from mpisgd.checkpoint.options import AUTO, Saving
-from mpisgd.errors import UsageError
-from mpisgd.experiment import Experiment
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.store.target import partial_path
+from mpisgd.values.errors import UsageError
 
 RUN = "run"  # the section of what is no rank's own
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 SEPARATOR = "/"
 KINDS = "biuf"  # kinds of dtype that a state may have

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mpisgd.errors import UsageError
-from mpisgd.registry import resolve
+from mpisgd.values.errors import UsageError
+from mpisgd.values.registry import resolve
 
 DATASETS = {
     "digits": "mpisgd.data.digits:load_digits",

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpisgd.data import DataOptions, Dataset
 from mpisgd.data.split import limited
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 FORMAT = (
     "a folder with train_inputs.npy and test_inputs.npy (samples, channels, height, width), uint8 "

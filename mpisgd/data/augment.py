@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from mpisgd.data import Dataset
-from mpisgd.errors import UsageError
-from mpisgd.registry import resolve
+from mpisgd.values.errors import UsageError
+from mpisgd.values.registry import resolve
 
 AUGMENTS = {
     "none": "",

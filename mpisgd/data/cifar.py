@@ -10,7 +10,7 @@ import numpy as np
 from mpisgd.data import DataOptions, Dataset
 from mpisgd.data.files import listing, opened
 from mpisgd.data.split import held_back, limited
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 PIXELS = 3 * 32 * 32
 RECORD = 1 + PIXELS

@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 # Deflate cannot do better than 1032:1, so a header that promises more than this is damaged.
 LARGEST_EXPANSION = 1100

@@ -13,7 +13,7 @@ import numpy as np
 from mpisgd.data import DataOptions, Dataset
 from mpisgd.data.files import LARGEST_EXPANSION, fill, listing, opened
 from mpisgd.data.split import held_back, limited
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 FORMAT = "a folder with IDX files (train-images-idx3-ubyte.gz, ..) or an mnist.npz"
 NAME = re.compile(r"(train|t10k)-(images|labels)(.*)[-.]idx[13]-ubyte(\.gz)?")

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 
 class Sampler:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from mpisgd.data import DataOptions, Dataset
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 # Not the run's seed: runs with other seeds must be tested on the same samples.
 SEED = 20200606

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mpisgd.data import Dataset
-from mpisgd.parameters import Parameters
-from mpisgd.registry import resolve
+from mpisgd.training.parameters import Parameters
+from mpisgd.values.registry import resolve
 
 MODELS = {
     "softmax": "mpisgd.models.mlp:build_softmax",

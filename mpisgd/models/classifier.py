@@ -7,7 +7,7 @@ import numpy as np
 from mpisgd.models.layer import Layer, Pass
 from mpisgd.models.layers import multiply
 from mpisgd.models.planes import WORKSPACE, Array, Planes
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
 
 
 class Classifier(Layer):

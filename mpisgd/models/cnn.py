@@ -1,7 +1,6 @@
 """Convolutional networks without any framework: for MNIST as in Chen et al., small ResNets."""
 
 from mpisgd.data import Dataset
-from mpisgd.errors import UsageError
 from mpisgd.models import HIDDEN, ModelOptions
 from mpisgd.models.classifier import Classifier
 from mpisgd.models.convolution import Convolution
@@ -12,6 +11,7 @@ from mpisgd.models.pooling import MaxPooling, MeanPooling
 from mpisgd.models.rectifier import BiasedRectifier, Rectifier
 from mpisgd.models.residual import Residual
 from mpisgd.models.weight_norm import NormalisedConvolution
+from mpisgd.values.errors import UsageError
 
 STAGES = 3  # of a residual network
 

@@ -8,7 +8,7 @@ import numpy as np
 from mpisgd.models.layer import Layer, Pass
 from mpisgd.models.layers import multiply
 from mpisgd.models.planes import WORKSPACE, Array, Planes
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
 
 SIDE = 3
 OFFSETS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))

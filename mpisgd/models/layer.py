@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mpisgd.models.layers import Meter
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
 
 
 @dataclass

@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from mpisgd.data import Dataset
-from mpisgd.errors import UsageError
 from mpisgd.models import HIDDEN, ModelOptions, Progress, Ready, Sums
 from mpisgd.models.layers import Meter, Scratch, cross_entropy, multiply
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
+from mpisgd.values.errors import UsageError
 
 # Samples that are evaluated at once: bounds the scratch that evaluation needs.
 EVALUATION_ROWS = 256

@@ -11,7 +11,7 @@ from mpisgd.models.layer import Layer, Pass
 from mpisgd.models.layers import Meter, cross_entropy
 from mpisgd.models.planes import WORKSPACE, Array, Planes, module_of
 from mpisgd.models.statistics import forget
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
 
 # Samples that are evaluated at once: bounds the scratch that evaluation needs.
 EVALUATION_ROWS = 64

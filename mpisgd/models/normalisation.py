@@ -4,7 +4,7 @@ import numpy as np
 
 from mpisgd.models.layer import Layer, Pass
 from mpisgd.models.planes import WORKSPACE, Array, Planes, module_of, to_host
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
 
 EPSILON = 1e-5
 # Least weight of a new batch in the remembered statistics. The first batches weigh what they are

@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from mpisgd.data import Dataset
-from mpisgd.errors import UsageError
 from mpisgd.models import ModelOptions, Progress, Ready, Sums
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
+from mpisgd.values.errors import UsageError
 
 # Optima must not be the draws of a starting point or a permutation of the same seed.
 STREAM = 0x7175_6164

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpisgd.models.layer import Layer, Pass
 from mpisgd.models.planes import WORKSPACE, Planes
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
 
 
 class Rectifier(Layer):

@@ -9,7 +9,7 @@ from mpisgd.models.layer import Layer, Pass
 from mpisgd.models.normalisation import BatchNormalisation
 from mpisgd.models.planes import WORKSPACE, Planes
 from mpisgd.models.rectifier import Rectifier, blocked
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
 
 
 class Residual(Layer):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpisgd.data import Dataset
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
 
 # Where no rank's statistics are at hand, they are made from at most so many training samples, in
 # batches.

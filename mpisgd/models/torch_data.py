@@ -3,8 +3,8 @@
 import numpy as np
 
 from mpisgd.data import Dataset
-from mpisgd.errors import UsageError
 from mpisgd.models import ModelOptions
+from mpisgd.values.errors import UsageError
 
 
 def check(dataset: Dataset, options: ModelOptions) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mpisgd.models import Ready
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
 
 LEAST_WEIGHT = 0.1  # of a new batch in running statistics, as in PyTorch
 

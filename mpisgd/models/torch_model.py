@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpisgd.data import Dataset
-from mpisgd.errors import MissingExtra
 from mpisgd.models import ModelOptions, Progress, Ready, Sums
 from mpisgd.models.layers import Meter
-from mpisgd.parameters import Parameters
 from mpisgd.predict.nets.language import Net, lower
+from mpisgd.training.parameters import Parameters
+from mpisgd.values.errors import MissingExtra
 
 try:
     import torch

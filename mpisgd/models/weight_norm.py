@@ -7,7 +7,7 @@ import numpy as np
 from mpisgd.models.convolution import Convolution, drawn
 from mpisgd.models.layer import Pass
 from mpisgd.models.planes import Array
-from mpisgd.parameters import Parameters
+from mpisgd.training.parameters import Parameters
 
 
 class NormalisedConvolution(Convolution):

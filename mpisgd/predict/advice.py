@@ -22,7 +22,7 @@ from mpisgd.predict.epoch import (
     even_buckets,
     overlap_cost,
 )
-from mpisgd.predict.quantities import number
+from mpisgd.values.quantities import number
 
 TRAINABLE = ("tree", "butterfly", "halving-doubling", "ring")
 EVEN_BUCKETS = 8

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd import stragglers
-from mpisgd.errors import UsageError
+from mpisgd.experiment import stragglers
+from mpisgd.values.errors import UsageError
 
 STALE = ("finish", "abandon")
 REPLICAS = 32

@@ -13,10 +13,10 @@ compared with. `bound` is what no algorithm can beat.
 from math import ceil
 from typing import NamedTuple
 
-from mpisgd.errors import UsageError
 from mpisgd.predict.networks import Network
-from mpisgd.predict.quantities import LARGEST_BYTES, number, whole
-from mpisgd.registry import resolve
+from mpisgd.values.errors import UsageError
+from mpisgd.values.quantities import LARGEST_BYTES, number, whole
+from mpisgd.values.registry import resolve
 
 COSTS = {
     "tree": "mpisgd.predict.costs:tree",

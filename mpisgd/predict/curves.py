@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpisgd.errors import UsageError
-from mpisgd.predict.quantities import number, whole
+from mpisgd.values.errors import UsageError
+from mpisgd.values.quantities import number, whole
 
 PLACE = "--iterations"
 ALLOWED = "points such as 50:137500,100:76200, chen, power:0.85, critical:40, or a .json file"

@@ -8,8 +8,8 @@ job uses TF32 or BF16 tensor cores, describe your own device with that rate.
 
 from dataclasses import dataclass
 
-from mpisgd.predict.quantities import number
 from mpisgd.predict.records import find as find_record
+from mpisgd.values.quantities import number
 
 
 @dataclass(frozen=True)

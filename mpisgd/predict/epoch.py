@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpisgd.errors import UsageError
 from mpisgd.predict.paleo import FLOAT_BYTES, StepTime
-from mpisgd.predict.quantities import number, whole
+from mpisgd.values.errors import UsageError
+from mpisgd.values.quantities import number, whole
 
 ALGORITHMS = ("minibatch", "minibatch-overlap", "local", "dasgd")
 MERGES = ("convex", "delta", "overwrite")

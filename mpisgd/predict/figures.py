@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mpisgd.errors import MissingExtra, UsageError
+from mpisgd.values.errors import MissingExtra, UsageError
 
 SUFFIXES = (".png", ".svg", ".pdf")
 VIEWS = ("epochs", "delays")

@@ -12,9 +12,9 @@ from allreduce.algorithms import build
 from allreduce.errors import AllreduceError
 from allreduce.network import network
 from allreduce.simulate import simulate
-from mpisgd import step_times
-from mpisgd.errors import UsageError
+from mpisgd.experiment import step_times
 from mpisgd.store.schema import LANES
+from mpisgd.values.errors import UsageError
 
 PLACE = "--from"
 LEAST_KNOWN = 0.05  # of the gradients may have been given up: they were the slow ones

@@ -13,9 +13,9 @@ from pathlib import Path
 from allreduce import network as links
 from allreduce.errors import AllreduceError
 from allreduce.network import PRESETS
-from mpisgd.errors import UsageError
-from mpisgd.predict.quantities import number, whole
 from mpisgd.predict.records import find as find_record
+from mpisgd.values.errors import UsageError
+from mpisgd.values.quantities import number, whole
 
 FASTEST_BPS = 1e15  # what a link without a limit counts as
 TOPOLOGIES = ("flat", "leader", "shared-nic")

@@ -4,12 +4,12 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from mpisgd import calibration
-from mpisgd.errors import UsageError
-from mpisgd.predict import devices, networks, quantities
+from mpisgd.predict import calibration, devices, networks
 from mpisgd.predict.costs import ROUNDING
 from mpisgd.predict.epoch import MERGES, Conditions
 from mpisgd.predict.paleo import COMPUTE
+from mpisgd.values import quantities
+from mpisgd.values.errors import UsageError
 
 # Fields of the simulator's networks that the closed forms do not see, and those that each of the
 # model's own takes the place of.

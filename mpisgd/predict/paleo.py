@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from mpisgd.errors import UsageError
 from mpisgd.predict.devices import Device
 from mpisgd.predict.nets.language import Layer, parameters
-from mpisgd.predict.quantities import number, whole
+from mpisgd.values.errors import UsageError
+from mpisgd.values.quantities import number, whole
 
 FLOAT_BYTES = 4
 UPDATE_FLOP = 2

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 Record = TypeVar("Record")
 

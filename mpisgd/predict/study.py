@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from mpisgd.errors import UsageError
 from mpisgd.predict import costs, epoch, nets, paleo
 from mpisgd.predict.devices import Device
 from mpisgd.predict.networks import Network
-from mpisgd.predict.quantities import number, whole
+from mpisgd.values.errors import UsageError
+from mpisgd.values.quantities import number, whole
 
 SOURCE = "model"
 SCALINGS = ("weak", "strong")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.lab import LAB
+from mpisgd.mpi.lab import LAB
 from mpisgd.store.reader import Run
 
 PARTS = ("compute", "update", "poll", "wait")

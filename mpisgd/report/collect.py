@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mpisgd.errors import UsageError
 from mpisgd.store.reader import DamagedFile, Run, read
 from mpisgd.store.texts import printable
+from mpisgd.values.errors import UsageError
 
 PATTERNS = ("*.h5", "*.h5.partial")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.errors import MissingExtra
 from mpisgd.report import servers
 from mpisgd.report.accounting import PARTS, clock
 from mpisgd.report.collect import Named
 from mpisgd.report.sections import Report
+from mpisgd.values.errors import MissingExtra
 
 WIDTH, HEIGHT = 6.4, 4.0  # inches
 PART_COLOURS = {"compute": "#4477aa", "update": "#66ccee", "poll": "#ccbb44", "wait": "#ee6677"}

@@ -11,12 +11,12 @@ from importlib.resources import files
 from typing import Any
 
 from mpisgd import __version__
-from mpisgd.errors import MissingExtra
 from mpisgd.report.collect import Named
 from mpisgd.report.figures import draw, encoded
 from mpisgd.report.sections import Report, filled
 from mpisgd.report.terms import TERMS
-from mpisgd.tables import Column, render
+from mpisgd.values.errors import MissingExtra
+from mpisgd.values.tables import Column, render
 
 TITLES = {
     "accuracy-time": "Test accuracy over training time, evaluations excluded.",

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpisgd import tables
 from mpisgd.report import accounting, benchmarks, notes, scaling, servers, views
 from mpisgd.report.collect import Named
-from mpisgd.tables import Column
+from mpisgd.values import tables
+from mpisgd.values.tables import Column
 
 RUNS = (
     Column("file"), Column("algorithm"), Column("allreduce"), Column("ranks"), Column("tau"),

@@ -7,8 +7,8 @@ programs read, and the page, which scrolls, show all.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mpisgd.errors import UsageError, nearest
-from mpisgd.tables import Column
+from mpisgd.values.errors import UsageError, nearest
+from mpisgd.values.tables import Column
 
 ALL = "all"
 PLACE = "--columns"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 PATIENCE = 1.0  # s that a run which is just being killed has to let go
 LOOK_EVERY = 0.05  # s

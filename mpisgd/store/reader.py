@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, NoReturn
 import h5py
 import numpy as np
 
-from mpisgd.errors import UsageError
 from mpisgd.store import superblock, texts
 from mpisgd.store.schema import KINDS, ROOT, SCHEMA_VERSION, Field, counter, fields
 from mpisgd.store.target import partial_path
+from mpisgd.values.errors import UsageError
 
 MOST_RANKS = 1 << 20
 # gzip shrinks at most about 1,032 to 1, so a file that claims more is damaged or malicious.

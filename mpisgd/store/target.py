@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from mpisgd.errors import UsageError
 from mpisgd.store.lock import lock_path
+from mpisgd.values.errors import UsageError
 
 OPTION = "--output"
 

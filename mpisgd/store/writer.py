@@ -17,11 +17,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from mpisgd.errors import UsageError
 from mpisgd.store import layout
 from mpisgd.store.reader import Run, read
 from mpisgd.store.schema import KINDS, LANES, NAMES, SCHEMA_VERSION, fields
 from mpisgd.store.target import begun_path, check_target, partial_path, whole_path
+from mpisgd.values.errors import UsageError
 
 RESERVE = 1 << 19  # bytes of disk taken ahead: HDF5 does not survive a write that fails
 

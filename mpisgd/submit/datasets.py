@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mpisgd import train
+from mpisgd.experiment import building
 from mpisgd.submit.runs import GridRun
 
 
@@ -17,7 +17,7 @@ def check(runs: Sequence[GridRun]) -> None:
         key = e.data, e.data_path, e.data_samples
         if key not in known:
             known.add(key)
-            train.load(e)
+            building.load(e)
 
 
 def note_missing(runs: Sequence[GridRun]) -> None:

@@ -19,15 +19,15 @@ from math import inf
 from typing import Any
 
 from mpisgd.algorithms import ALGORITHMS
-from mpisgd.errors import UsageError, nearest
-from mpisgd.experiment import Experiment
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.predict import costs, devices, epoch, nets, networks, paleo
 from mpisgd.predict.devices import Device
 from mpisgd.predict.nets import small
 from mpisgd.predict.nets.language import Layer, Net, lower
 from mpisgd.predict.networks import Network
-from mpisgd.predict.quantities import number, whole
 from mpisgd.submit.runs import GridRun
+from mpisgd.values.errors import UsageError, nearest
+from mpisgd.values.quantities import number, whole
 
 KEYS = ("device", "network", "samples", "peak-share")
 # Models without a row in the table of `mpisgd predict`, and those of them that `--hidden` is for.

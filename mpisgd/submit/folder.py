@@ -8,10 +8,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from mpisgd.errors import UsageError
 from mpisgd.store.target import partial_path
 from mpisgd.submit import queue
 from mpisgd.submit.runs import GridRun
+from mpisgd.values.errors import UsageError
 
 
 class State(StrEnum):

@@ -22,14 +22,14 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from mpisgd import train
 from mpisgd.algorithms import ALGORITHMS
 from mpisgd.algorithms import OPTIONS as TAKES
-from mpisgd.errors import UsageError, nearest
-from mpisgd.experiment import Experiment, flag, from_file
-from mpisgd.options import Kind, one_of, switch, whole
+from mpisgd.commands import train
+from mpisgd.experiment.experiment import Experiment, flag, from_file
 from mpisgd.submit import estimate, settings
 from mpisgd.submit.runs import GridRun
+from mpisgd.values.errors import UsageError, nearest
+from mpisgd.values.options import Kind, one_of, switch, whole
 
 KEYS = ("scaling", "options", "runs", "exclude", "slurm", "predict")
 MOST_RUNS = 10_000

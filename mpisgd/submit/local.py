@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from mpisgd.launcher import Job, Launcher, own
+from mpisgd.mpi.mpiexec import Job, Launcher, own
 from mpisgd.submit.folder import finished_in
 from mpisgd.submit.runs import GridRun
 

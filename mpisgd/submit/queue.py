@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mpisgd.errors import UsageError
+from mpisgd.values.errors import UsageError
 
 TIMEOUT = 120.0  # s for one call
 GUARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

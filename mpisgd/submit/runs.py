@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from mpisgd.experiment import Experiment, flag
+from mpisgd.experiment.experiment import Experiment, flag
 
 # A run that was tried before goes on from its newest checkpoint. One a few minutes is cheap, and
 # bounds what the death of a node can cost.

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from mpisgd.launcher import own
+from mpisgd.mpi.mpiexec import own
 from mpisgd.submit.runs import GridRun
 from mpisgd.submit.settings import Settings
 

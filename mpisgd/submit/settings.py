@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from datetime import time
 from typing import Any
 
-from mpisgd.errors import UsageError, nearest
-from mpisgd.options import Kind, one_of, switch, whole
+from mpisgd.values.errors import UsageError, nearest
+from mpisgd.values.options import Kind, one_of, switch, whole
 
 LAUNCHERS = ("srun --mpi=pmi2", "srun --mpi=pmix", "mpiexec")
 # minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on, as sbatch(1) has them.

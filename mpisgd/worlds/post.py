@@ -15,7 +15,7 @@ import numpy as np
 
 from allreduce.errors import Stalled
 from allreduce.network import Network, bursts, paths
-from allreduce.simulate_links import Fair, Queues
+from allreduce.simulate.links import Fair, Queues
 
 Process = Generator[None, None, None]
 

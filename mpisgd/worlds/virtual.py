@@ -1,257 +1,314 @@
-"""A training run of virtual ranks: the same generators, driven by a clock in this process."""
+"""All ranks in one process, on a virtual clock: the same generators, the same bits.
 
-import argparse
-import signal
-import sys
-import threading
-from collections.abc import Callable, Sequence
-from itertools import chain
-from types import FrameType
+Time and data are apart. A gradient is computed at once and its `progress` calls become *look
+times*; an all-reduce is evaluated when the last rank has started it. What the ranks' actions cost,
+and in which order they happen, is the cluster's affair (see `Cluster`).
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from math import isinf
 from typing import Any
 
 import numpy as np
 
 from allreduce.algorithms import build
-from allreduce.errors import AllreduceError, Stalled
-from allreduce.network import Network, network
+from allreduce.errors import Stalled
+from allreduce.evaluate import evaluate
+from allreduce.network import Network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
-from mpisgd.buckets import exposed
-from mpisgd.checkpoint.keeper import Keeping
-from mpisgd.checkpoint.resume import RUN
-from mpisgd.data import Dataset
-from mpisgd.environment import environment
-from mpisgd.errors import UsageError
-from mpisgd.evaluation import effective_share, row
-from mpisgd.experiment import Experiment
-from mpisgd.launch import LEFT_EARLY, NOT_FINITE
-from mpisgd.models.statistics import POOLED, described
-from mpisgd.recording import packed, store_rows
-from mpisgd.remarks import tell_stopped
-from mpisgd.stragglers import pace
-from mpisgd.train import VIRTUAL_STEP_S, Place, algorithm_run, build_worker, progress_bar, report
-from mpisgd.tuning import Times, tuned
-from mpisgd.worker import NotFinite, Worker
-from mpisgd.worlds.clock import Clock
-from mpisgd.worlds.communicator import Recorder
+from allreduce.simulate.events import Cluster
+from allreduce.simulate.records import Collective
+from mpisgd.models.statistics import moments, pooled
+from mpisgd.training.evaluation import TRAINING, shard_sums
+from mpisgd.training.parameters import Parameters
+from mpisgd.training.site import Ready, Work
+from mpisgd.training.worker import Worker, first_not_finite
+from mpisgd.worlds.marks import Marks
+from mpisgd.worlds.mpi import Counters, Recorder
 
-ROWS = 64  # rows of one rank handed to the store at once
+Steps = Generator[None, None, None]
 
 
-def train(
-    experiment: Experiment,
-    dataset: Dataset,
-    arguments: argparse.Namespace,
-    keeping: Keeping | None = None,
-) -> int:
-    """Train `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
-    if experiment.delay == "auto":
-        experiment = _tuned(experiment, dataset)
-    store = open_store(experiment, arguments, keeping)
-    bar = progress_bar(experiment, keeping)
-    recorders = [
-        VirtualRecorder(rank, store, effective_share(experiment), bar if rank == 0 else None)
-        for rank in range(experiment.ranks)
-    ]
-    clock, workers = world(experiment, dataset, recorders)
-    if keeping is not None:
-        keep(keeping, experiment, clock, workers, recorders, store)
-    try:
-        with Asked(clock.ask_to_stop) as asked:
-            clock.run([algorithm_run(experiment, worker) for worker in workers])
-    except NotFinite as failure:
-        finish(recorders, store)
-        if store is not None:
-            store.close(reason=str(failure))
-        print(f"mpisgd: {failure}; stopped before the next merge", file=sys.stderr)
-        return NOT_FINITE
-    except Stalled as stall:
-        finish(recorders, store)
-        if store is not None:
-            store.close(reason=str(stall))
-        print(f"mpisgd: {stall}", file=sys.stderr)
-        return LEFT_EARLY
-    except BaseException as failure:
-        finish(recorders, store)
-        if store is not None:
-            store.close(reason=repr(failure))
-        raise
-    finally:
-        if bar is not None:
-            bar.close()
-    finish(recorders, store)
-    last = recorders[0].last_evaluation
-    if workers[0].stopping:
-        if store is not None:
-            store.close(reason=f"stopped by signal {asked.number} after step {workers[0].step}")
-        tell_stopped(workers[0].step, arguments.output)
-        return 128 + asked.number
-    if store is not None:
-        own = exposed(workers[0], experiment.bucket_bytes)
-        store.complete({**last, **described(workers[0].model, POOLED), **own})
-    report(experiment, last, arguments)
-    return 0
+class Clock:
+    """A world of `size` virtual ranks; `sites[rank]` is each one's place in it."""
 
+    def __init__(
+        self,
+        network: Network,
+        schedule: Schedule,
+        recorders: Sequence[Recorder],
+        step_time: Callable[[int, int], float],
+        *,
+        chunks: int = 1,
+        seed: int = 0,
+    ):
+        """`step_time(rank, step)`: seconds of a gradient; `seed`: of the network's noise."""
+        self.size, self.network, self.schedule = schedule.size, network, schedule
+        self.step_time, self.chunks, self.recorders = step_time, chunks, recorders
+        self.seed, self.collectives = seed, 0  # made so far: the noise of each has its number
+        self.cluster = Cluster(network, self.size, seed)
+        self.times = [0.0] * self.size
+        self.asked_to_stop = False
+        self.keep: Callable[[list[Worker]], object] | None = None  # saves the run, at a rest
+        self._resting: list[Worker] = []
+        self._rested: deque[int] = deque()  # ranks that go on after a rest
+        self.groups: list[_Group] = []
+        self.evaluations: dict[int, list[_Snapshot]] = {}
+        self.sites = [ClockSite(self, rank) for rank in range(self.size)]
 
-def keep(
-    keeping: Keeping,
-    experiment: Experiment,
-    clock: Clock,
-    workers: Sequence[Worker],
-    recorders: "list[VirtualRecorder]",
-    store: Any,
-) -> None:
-    """Let the run be saved, and go on from where it was. Nothing has begun."""
-    identity = {**keeping.identity, "config": experiment.config()}
-    keeper, resumed = keeping._replace(identity=identity).keeper(), keeping.resumed
-    if resumed is not None:
-        clock.restore(resumed.section(RUN))
-        for worker in workers:
-            worker.restore(resumed.section(str(worker.rank))["worker"])
-        for recorder in recorders:
-            recorder.last_evaluation = resumed.meta["evaluation"]
-            recorder.evaluated = resumed.meta["keep"]["evaluation"]
-    for worker in workers:
-        worker.rests = keeping.rests(clock.times[worker.rank])
+    def ask_to_stop(self) -> None:
+        """As a signal does."""
+        self.asked_to_stop = True
 
-    def save(rested: list[Worker]) -> None:
-        finish(recorders, store)
-        first = recorders[0]
-        meta = {
-            "step": rested[0].step,
-            "evaluation": first.last_evaluation,
-            "keep": {"evaluation": first.evaluated},
-        }
-        states = ((str(worker.rank), {"worker": worker.state()}) for worker in rested)
-        keeper.write(meta, chain([(RUN, clock.state())], states))
+    def run(self, runs: Sequence[Generator[None, None, None]]) -> None:
+        """Until every rank's generator has ended. Stalled if they wait for one another."""
+        running = set(range(self.size))
 
-    clock.keep = save
+        def advance(rank: int) -> None:
+            try:
+                next(runs[rank])
+            except StopIteration:
+                running.discard(rank)
 
+        for rank in range(self.size):
+            advance(rank)
+        while running:
+            if self._rested:
+                advance(self._rested.popleft())
+                continue
+            event = self.cluster.next()
+            if event is None:
+                ranks = ", ".join(map(str, sorted(running)[:8]))
+                raise Stalled(f"virtual ranks {ranks} wait for what nobody sends")
+            self.times[event.rank] = event.time
+            advance(event.rank)
 
-class Asked:
-    """SIGTERM, SIGINT and SIGUSR1 ask to stop at the next merge; a second one ends the process."""
+    def collective(self, nbytes: int, itemsize: int) -> Collective:
+        """An all-reduce that the cluster prices, to be started by every rank."""
+        self.collectives += 1
+        return self.cluster.collective(self.schedule, nbytes, itemsize=itemsize, chunks=self.chunks)
 
-    def __init__(self, ask: Callable[[], object]):
-        self.ask, self.number = ask, 0
-        self._before: dict[int, Any] = {}
+    def rest(self, worker: Worker) -> None:
+        """The rank has nothing in flight. With the last one all are saved, and go on at its time
+        on a network where nothing is on its way: so does a run that is restored."""
+        self._resting.append(worker)
+        if len(self._resting) < self.size:
+            return
+        workers = sorted(self._resting, key=lambda worker: worker.rank)
+        self._resting = []
+        steps = [worker.first_not_finite for worker in workers]
+        if any(steps):
+            raise first_not_finite(steps)
+        self.restore(self.state())
+        if self.keep is not None:
+            self.keep(workers)
+        self._rested.extend(range(self.size))
 
-    def __enter__(self) -> "Asked":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-                self._before[number] = signal.signal(number, self._receive)
-        return self
+    def state(self) -> dict[str, Any]:
+        """The virtual time, and what decides the noise to come; at a rest."""
+        time = max(self.cluster.now(rank) for rank in range(self.size))
+        return {"time_s": time, "collectives": self.collectives}
 
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.number:
-            raise KeyboardInterrupt
-        self.number = number
-        self.ask()
-
-
-def world(
-    experiment: Experiment, dataset: Dataset, recorders: Sequence[Recorder]
-) -> tuple[Clock, list[Worker]]:
-    """The clock and its workers, nothing begun; `experiment` is resolved, a recorder a rank."""
-    cluster = virtual_network(experiment)
-    seconds = VIRTUAL_STEP_S if experiment.step_seconds is None else experiment.step_seconds
-    clock = Clock(
-        cluster, virtual_schedule(experiment, cluster), recorders,
-        pace(experiment.straggler, seconds, experiment.seed),
-        chunks=experiment.chunks, seed=experiment.seed,
-    )  # fmt: skip
-    return clock, [build_worker(experiment, dataset, site) for site in clock.sites]
-
-
-def virtual_network(experiment: Experiment) -> Network:
-    """The network that `--network` names, with `--progress perfect` if asked for."""
-    try:
-        named = network(experiment.network or "ideal")
-    except AllreduceError as error:
-        raise UsageError("--network", None, str(error)) from None
-    return named.with_(progress="perfect") if experiment.progress == "perfect" else named
-
-
-def virtual_schedule(experiment: Experiment, cluster: Network) -> Schedule:
-    """The averages' schedule: the network's nodes, one for all where no network is given, as for
-    ranks that mpiexec starts on one host."""
-    ranks = experiment.ranks
-    nodes = [0] * ranks if experiment.network is None else cluster.nodes(ranks)
-    return build(experiment.allreduce, ranks, nodes)
-
-
-def _tuned(experiment: Experiment, dataset: Dataset) -> Experiment:
-    """The delay from what the simulator says of an all-reduce of these parameters."""
-    place, cluster = Place(0, experiment.ranks), virtual_network(experiment)
-    buffer = build_worker(experiment, dataset, place).parameters.buffer
-    schedule = virtual_schedule(experiment, cluster)
-    ends = simulate(
-        schedule, buffer.nbytes, cluster, itemsize=buffer.itemsize, chunks=experiment.chunks
-    )
-    return tuned(experiment, Times(experiment.step_seconds or VIRTUAL_STEP_S, float(ends.max())))
-
-
-class VirtualRecorder:
-    """One virtual rank's rows, straight to the store."""
-
-    def __init__(self, rank: int, store: Any, effective: float, bar: Any):
-        self.rank, self.store, self.effective, self.bar = rank, store, effective, bar
-        self.last_evaluation: dict[str, Any] = {}
-        self.evaluated = self.reported = (
-            0  # rows so far, and steps, those before a restart included
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """All ranks idle at that time."""
+        self.collectives = state["collectives"]
+        self.times = [state["time_s"]] * self.size
+        self.cluster = Cluster(
+            self.network, self.size, self.seed, began=state["time_s"], made=self.collectives
         )
-        self._rows: list[list[float]] = []
 
-    def step(self, step: int, columns: dict[str, float]) -> None:
-        if self.bar is not None:
-            self.bar.update()
-        self.reported = step
-        self._rows.append(packed(step, columns))
-        if len(self._rows) == ROWS:
-            self.flush()
+    def final_average_s(self, buffer: np.ndarray) -> float:
+        """Seconds of an average that all ranks start at once, with nothing else to do."""
+        ends = simulate(
+            self.schedule, buffer.nbytes, self.network, itemsize=buffer.itemsize,
+            chunks=self.chunks,
+        )  # fmt: skip
+        return float(ends.max())
 
-    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
-        self.last_evaluation = row(sums, worker, self.effective, time_s)
-        self.evaluated += 1
-        if self.rank == 0 and self.store is not None:
-            self.store.evaluation(**self.last_evaluation)
-            self.store.flush()
+    def evaluate(self, worker: Worker) -> None:
+        """Keep the rank's parameters of this step; with the last rank's, evaluate their mean."""
+        snapshots = self.evaluations.setdefault(worker.step, [])
+        snapshots.append(_Snapshot(worker, self.times[worker.rank]))
+        if len(snapshots) < self.size:
+            return
+        del self.evaluations[worker.step]
+        snapshots.sort(key=lambda snapshot: snapshot.worker.rank)
+        steps = [snapshot.not_finite for snapshot in snapshots]
+        if any(steps) and not worker.equal:
+            raise first_not_finite(steps)
+        mean = _mean([s.parameters for s in snapshots], self.schedule, equal=worker.equal)
+        ema = None
+        if worker.ema is not None:
+            ema = _mean([s.ema for s in snapshots if s.ema is not None], self.schedule, equal=False)
+        kept = [snapshot.moments for snapshot in snapshots]
+        if kept[0].size:
+            evaluate(build("tree", self.size), kept)
+        with pooled(worker.model, kept[0]):
+            sums = [
+                shard_sums(worker.model, worker.dataset, mean, ema, rank, self.size)
+                for rank in range(self.size)
+            ]
+        for snapshot, vector in zip(snapshots, sums, strict=True):
+            vector[TRAINING] = snapshot.training
+        evaluate(build("tree", self.size), sums)
+        average_s = 0.0 if worker.equal else self.final_average_s(mean.buffer)
+        time_s = max(snapshot.time for snapshot in snapshots) + average_s
+        for recorder, vector in zip(self.recorders, sums, strict=True):
+            recorder.evaluation(worker, vector, time_s)
 
-    def flush(self) -> None:
-        if self._rows and self.store is not None:
-            store_rows(self.store, self.rank, np.array(self._rows))
-        self._rows.clear()
+
+class ClockSite:
+    """One virtual rank's place."""
+
+    def __init__(self, clock: Clock, rank: int):
+        self.clock, self.rank, self.size = clock, rank, clock.size
+        self._plans = 0
+        self._step, self._step_began = 0, 0.0
+        self._counters = Counters()
+
+    @property
+    def asked_to_stop(self) -> bool:
+        return self.clock.asked_to_stop
+
+    def now(self) -> float:
+        return self.clock.times[self.rank]
+
+    def begin_step(self, step: int) -> None:
+        self._step, self._step_began = step, self.now()
+        self._counters = Counters()
+
+    def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
+        marks = Marks()
+        work(marks.progress, None if ready is None else marks.ready)
+        seconds, began = self.clock.step_time(self.rank, self._step), self.now()
+        while isinf(seconds):
+            yield  # it has died, and nobody wakes it
+        done = 0.0
+        for share, looks, lows in marks.pieces():
+            piece = [(look - done) * seconds for look in looks]
+            self.clock.cluster.compute(self.rank, (share - done) * seconds, piece)
+            yield
+            done = share
+            for low in lows:
+                assert ready is not None
+                ready(low)
+        self._counters.compute_s += seconds
+        self._counters.poll_s += max(0.0, self.now() - began - seconds)  # sums done at looks
+        self._counters.polls += len(marks.looks)
+
+    def updating(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def plan(self, source: np.ndarray, result: np.ndarray | None) -> "_VirtualFlight":
+        return self._planned(source, source if result is None else result, mean=True)
+
+    def wait(self, flight: "_VirtualFlight") -> Steps:
+        began = self.now()
+        if flight.collective is not None:
+            self.clock.cluster.wait(self.rank, flight.collective)
+            yield
+            flight.ended_s = flight.collective.completion[self.rank] or self.now()
+        counters = self._counters
+        counters.wait_s += self.now() - began
+        counters.flight(flight.began_s, flight.ended_s)
+
+    def gather(self, value: int) -> Generator[None, None, list[int]]:
+        values = np.zeros(self.size, np.int64)
+        values[self.rank] = value
+        flight = self._planned(values, values, mean=False)
+        flight.start()
+        yield from self.wait(flight)
+        return values.tolist()
+
+    def end_step(self, **columns: float) -> None:
+        times = {"start_s": self._step_began, "step_s": self.now() - self._step_began}
+        recorder = self.clock.recorders[self.rank]
+        recorder.step(self._step, columns | times | vars(self._counters))
+
+    def rest(self, worker: Worker) -> Steps:
+        self.clock.rest(worker)
+        yield
+
+    def evaluate(self, worker: Worker) -> Steps:
+        self.clock.evaluate(worker)
+        yield from ()
+
+    def _planned(self, source: np.ndarray, result: np.ndarray, mean: bool) -> "_VirtualFlight":
+        groups, index = self.clock.groups, self._plans
+        self._plans += 1
+        if index == len(groups):
+            groups.append(_Group(self.clock, mean))
+        return _VirtualFlight(groups[index], self.rank, source, result)
 
 
-def finish(recorders: list[VirtualRecorder], store: Any) -> None:
-    """Hand over what the recorders still have."""
-    for recorder in recorders:
-        recorder.flush()
-    if store is not None:
-        store.flush()
+class _Group:
+    """The same plan of all ranks: evaluated as soon as the last one has started it."""
+
+    def __init__(self, clock: Clock, mean: bool):
+        self.clock, self.mean = clock, mean
+        self.results: dict[int, np.ndarray] = {}
+        self.collective: Collective | None = None
+
+    def start(self, rank: int, result: np.ndarray) -> Collective:
+        """The rank's part begins, with its input in `result`."""
+        clock = self.clock
+        if self.collective is None:
+            self.collective = clock.collective(result.nbytes, result.itemsize)
+        collective = self.collective
+        clock.cluster.start(rank, collective)
+        assert rank not in self.results, f"rank {rank} starts what is in flight"
+        self.results[rank] = result
+        if len(self.results) == clock.size:
+            vectors = [self.results[rank] for rank in range(clock.size)]
+            evaluate(clock.schedule, vectors, mean=self.mean)
+            self.results, self.collective = {}, None
+        return collective
 
 
-def open_store(
-    experiment: Experiment, arguments: argparse.Namespace, keeping: Keeping | None = None
-) -> Any:
-    """The store of a virtual run, None without --output."""
-    if arguments.output is None:
-        return None
-    from mpisgd.store.writer import Writer
+class _VirtualFlight:
+    """One rank's end of a plan."""
 
-    made_with = environment() | {"hosts": [environment()["host"]], "mpi_library": "none: virtual"}
-    options: dict[str, Any] = {"overwrite": arguments.overwrite}
-    if keeping is not None:
-        options = keeping.store_options(arguments.overwrite)
-        keeping.before_rows_are_cut()
-    store = Writer(
-        arguments.output, kind="train", config=experiment.config(), environment=made_with,
-        ranks=experiment.ranks, virtual=True, **options,
-    )  # fmt: skip
-    if keeping is not None and keeping.resumed is not None:
-        store.restart(**keeping.resumed.restart())
-        store.flush()
-    return store
+    def __init__(self, group: _Group, rank: int, source: np.ndarray, result: np.ndarray):
+        self.group, self.rank, self.source, self.result = group, rank, source, result
+        self.collective: Collective | None = None  # None: it has arrived before a rest
+        self.began_s = self.ended_s = 0.0
+
+    def start(self) -> None:
+        if self.source is not self.result:
+            self.result[...] = self.source
+        self.began_s = self.group.clock.times[self.rank]
+        self.collective = self.group.start(self.rank, self.result)
+
+    def state(self) -> dict[str, float]:
+        return {"began_s": self.began_s, "ended_s": self.ended_s}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        self.began_s, self.ended_s = state["began_s"], state["ended_s"]
+        self.collective = None
+
+
+class _Snapshot:
+    """What the evaluation needs of one rank at one step; the others may come much later."""
+
+    def __init__(self, worker: Worker, time: float):
+        self.worker, self.time, self.not_finite = worker, time, worker.first_not_finite
+        self.training = worker.loss_sum, worker.loss_samples
+        self.parameters = _copy(worker.parameters, worker.parameters.flat)
+        self.moments = moments(worker.model)
+        self.ema = None if worker.ema is None else _copy(worker.parameters, worker.ema.average)
+
+
+def _copy(shape: Parameters, flat: np.ndarray) -> Parameters:
+    twin = shape.like()
+    twin.flat[...] = flat
+    return twin
+
+
+def _mean(parts: list[Parameters], schedule: Schedule, *, equal: bool) -> Parameters:
+    """The mean over ranks, with a Plan's bits; equal parts are their own mean."""
+    if not equal:
+        evaluate(schedule, [part.buffer for part in parts], mean=True)
+    return parts[0]

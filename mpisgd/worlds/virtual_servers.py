@@ -1,188 +1,293 @@
-"""A training run of virtual servers and workers, in this process."""
+"""Servers and workers as processes of a Post: the same generators, in virtual time."""
 
-import argparse
-import sys
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from math import isinf
 from typing import Any
 
-from allreduce.errors import Stalled
-from mpisgd.checkpoint.keeper import Keeping
-from mpisgd.data import Dataset
-from mpisgd.evaluator import Evaluator
-from mpisgd.experiment import Experiment
-from mpisgd.launch import LEFT_EARLY, NOT_FINITE
-from mpisgd.models.statistics import described, estimate_of
-from mpisgd.remarks import tell_stopped
-from mpisgd.roles import Workshop
-from mpisgd.served import not_finite
-from mpisgd.server import Server
-from mpisgd.stragglers import pace
-from mpisgd.train import VIRTUAL_STEP_S, progress_bar, report
-from mpisgd.worker import NotFinite
-from mpisgd.worlds.offices import Offices
-from mpisgd.worlds.post import Post
-from mpisgd.worlds.virtual import Asked, VirtualRecorder, finish, open_store, virtual_network
+import numpy as np
 
-ROWS = 1024  # rows of /updates handed to the store at once
+from mpisgd.algorithms.servers import serve, work
+from mpisgd.checkpoint.resume import RUN
+from mpisgd.checkpoint.state import flatten, unflatten
+from mpisgd.experiment.stragglers import Pace
+from mpisgd.servers.evaluation import FINAL, Evaluator, facts
+from mpisgd.servers.messages import LEADER, Answer, Asked, Letter, Verdict, restored, saved
+from mpisgd.servers.roles import Workshop
+from mpisgd.servers.server import Server
+from mpisgd.servers.worker import ServedWorker
+from mpisgd.training.site import Ready, Work
+from mpisgd.worlds.marks import Marks
+from mpisgd.worlds.mpi import Counters
+from mpisgd.worlds.post import Desk, Post
 
-
-def train(
-    experiment: Experiment,
-    dataset: Dataset,
-    arguments: argparse.Namespace,
-    keeping: Keeping | None = None,
-) -> int:
-    """Train on `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
-    workshop = Workshop(experiment, dataset)
-    store, bar = open_store(experiment, arguments, keeping), progress_bar(experiment, keeping)
-    recorders = {rank: VirtualRecorder(rank, store, 1.0, None) for rank in workshop.roles.workers}
-    ledger = Ledger(store, bar)
-    evaluator = workshop.evaluator(store)
-    offices = world(workshop, evaluator, ledger, recorders)
-    if keeping is not None:
-        keep(keeping, experiment, offices, ledger, recorders)
-    reason: str | None = None
-    try:
-        code, reason = _run(offices, evaluator)
-    except BaseException as failure:
-        reason = repr(failure)
-        raise
-    finally:
-        if bar is not None:
-            bar.close()
-        ledger.flush()
-        finish(list(recorders.values()), store)
-        if store is not None and reason is not None:
-            store.close(reason=reason)
-    if code > 128:
-        tell_stopped(offices.servers[0].step, arguments.output)
-    elif reason is not None:
-        print(f"mpisgd: {reason}", file=sys.stderr)
-    if reason is not None:
-        return code
-    if store is not None:
-        store.complete(evaluator.last | summary(offices.servers, evaluator))
-    report(experiment, evaluator.last, arguments)
-    return 0
+HEADER_B = 80  # bytes of a letter beside its shard
+Steps = Generator[None, None, None]
 
 
-def _run(offices: Offices, evaluator: Evaluator) -> tuple[int, str | None]:
-    """To the end: the exit code, and the reason for one that is not 0."""
-    try:
-        with Asked(offices.ask_to_stop) as asked:
-            offices.run()
-        check_finite(offices.servers, evaluator)
-    except NotFinite as failure:
-        return NOT_FINITE, str(failure)
-    except Stalled as stall:
-        return LEFT_EARLY, str(stall)
-    first = offices.servers[0]
-    if first.stopping:
-        told = f"stopped by signal {asked.number} after step {first.step}"
-        return 128 + asked.number, told
-    return 0, None
+class Offices:
+    """All servers and workers of one experiment on a Post, nothing begun.
 
+    `record_update(row)`, `record_step(rank, step, columns)`: where rows go.
+    """
 
-def keep(
-    keeping: Keeping,
-    experiment: Experiment,
-    offices: Offices,
-    ledger: "Ledger",
-    recorders: Mapping[int, VirtualRecorder],
-) -> None:
-    """Let the run be saved, and go on from where it was. Nothing has begun."""
-    identity = {**keeping.identity, "config": experiment.config()}
-    keeper, resumed = keeping._replace(identity=identity).keeper(), keeping.resumed
-    offices.servers[0].rests = keeping.rests(0.0)
-    for server in offices.servers[1:]:
-        server.defers = True
-    evaluator = offices.evaluator
-    if resumed is not None:
-        evaluator.last, kept = resumed.meta["evaluation"], resumed.meta["keep"]
-        evaluator.evaluated, ledger.added = kept["evaluation"], kept["updates"]
-        for rank, recorder in recorders.items():
-            recorder.reported = resumed.meta["reported"][rank]
-        offices.restore(resumed.sections())
+    def __init__(
+        self,
+        post: Post,
+        workshop: Workshop,
+        pace: Pace,
+        evaluator: Evaluator,
+        record_update: Callable[[dict[str, float]], None] = lambda row: None,
+        record_step: Callable[[int, int, dict[str, float]], None] = lambda rank, step, row: None,
+    ):
+        self.post, self.pace, self.evaluator = post, pace, evaluator
+        self.record_update, self.record_step = record_update, record_step
+        self.server_sites = [ServerOffice(self, n, r) for n, r in enumerate(workshop.roles.servers)]
+        self.worker_sites = [WorkerOffice(self, n, r) for n, r in enumerate(workshop.roles.workers)]
+        self.servers = [workshop.server(site, site.number) for site in self.server_sites]
+        self.workers = [workshop.worker(site, site.number) for site in self.worker_sites]
+        self.policy = workshop.policy
+        self.keep: Callable[[Mapping[str, Any]], object] | None = None  # saves the run, at a rest
+        self._seat_all()
 
-    def save(sections: Mapping[str, Any]) -> None:
-        ledger.flush()
-        finish(list(recorders.values()), ledger.store)
-        reported = [0] * experiment.ranks
-        for rank, recorder in recorders.items():
-            reported[rank] = recorder.reported
-        meta = {
-            "step": offices.servers[0].step,
-            "evaluation": evaluator.last,
-            "keep": {"evaluation": evaluator.evaluated, "updates": ledger.added},
-            "reported": reported,
+    def rest(self) -> None:
+        """Nothing is on its way: save the run, and let all begin anew as a restored one does."""
+        sections = {name: unflatten(flatten(state)) for name, state in self.state().items()}
+        if self.keep is not None and not self._failing():
+            self.keep(sections)
+        self.restore(sections)
+        for server in self.servers if self.servers[0].stopping else []:
+            server.stopping = True
+
+    def ask_to_stop(self) -> None:
+        """As a signal does."""
+        for site in (*self.server_sites, *self.worker_sites):
+            site.asked_to_stop = True
+
+    def _failing(self) -> bool:
+        """Whether anything that was not finite is known, or will be read: that is not saved."""
+        letters = (
+            letter
+            for site in self.server_sites
+            for letter in site.desk.inbox
+            if letter.source != LEADER
+        )
+        failed = any(Asked(*letter.header).failed_step for letter in letters)
+        return failed or any(server.failed is not None for server in self.servers)
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """By section: RUN, and one for each server and worker. At a rest."""
+        post = self.post
+        run = {"time_s": post.now, "restarts": post.restarts, "evaluator": self.evaluator.state()}
+        return {RUN: run} | {
+            name: {"own": who.state(), "site": who.site.state()} for name, who in self._named()
         }
-        keeper.write(meta, sections.items())
 
-    offices.keep = save
+    def restore(self, sections: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on from there. Raises BadState."""
+        run = sections[RUN]
+        self.evaluator.restore(run.get("evaluator", {}))
+        for name, who in self._named():
+            who.restore(sections[name]["own"])
+            who.site.restore(sections[name]["site"])
+        self.post.restart(run["time_s"], run["restarts"] + 1)
+        rests = self.servers[0].rests
+        if rests is not None:
+            rests.rested(run["time_s"])
+        self._seat_all()
 
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        """Servers and workers by the names of their sections."""
+        yield from ((f"server{server.index}", server) for server in self.servers)
+        yield from ((f"worker{worker.rank}", worker) for worker in self.workers)
 
-def world(
-    workshop: Workshop,
-    evaluator: Evaluator,
-    ledger: "Ledger | None" = None,
-    recorders: Any = None,
-) -> Offices:
-    """The servers and workers of an experiment on a virtual network, nothing begun."""
-    experiment = workshop.experiment
-    rows: dict[int, Any] = recorders if recorders is not None else defaultdict(_Nobody)
-    post = Post(virtual_network(experiment), experiment.ranks, experiment.seed)
-    seconds = VIRTUAL_STEP_S if experiment.step_seconds is None else experiment.step_seconds
-    return Offices(
-        post, workshop, pace(experiment.straggler, seconds, experiment.seed), evaluator,
-        (ledger or Ledger(None)).add, lambda rank, step, columns: rows[rank].step(step, columns),
-    )  # fmt: skip
+    def _seat_all(self) -> None:
+        for server in self.servers:
+            self._seat(server, serve(server, self.policy))
+        for worker in self.workers:
+            self._seat(worker, work(worker))
 
+    def run(self) -> None:
+        """Until all have ended. Raises NotFinite and Stalled."""
+        self.post.run()
 
-class Ledger:
-    """Rows of /updates on their way to a store, if there is one."""
-
-    def __init__(self, store: Any, bar: Any = None):
-        self.store, self.bar = store, bar
-        self.added = 0  # rows so far, those before a restart included
-        self.rows: list[dict[str, float]] = []
-
-    def add(self, row: dict[str, float]) -> None:
-        if self.bar is not None and row["server"] == 0 and row["used"]:
-            self.bar.update()
-        self.added += 1
-        if self.store is not None:
-            self.rows.append(row)
-            if len(self.rows) >= ROWS:
-                self.flush()
-
-    def flush(self) -> None:
-        """Hand over what is left."""
-        if self.store is not None:
-            self.store.updates(self.rows)
-            self.rows = []
+    @staticmethod
+    def _seat(who: Server | ServedWorker, generator: Steps) -> None:
+        office: Any = who.site
+        office.desk.generator = office.desk.die() if office.is_dead else generator
 
 
-def check_finite(servers: list[Server], evaluator: Evaluator | None = None) -> None:
-    """Raise NotFinite if a worker met what was not."""
-    told = [server.failed for server in servers]
-    told += [] if evaluator is None else [evaluator.failed]
-    failures = [failed for failed in told if failed is not None]
-    if failures:
-        raise not_finite(*min(failures))
+class _Office:
+    """What servers and workers have in common."""
+
+    asked_to_stop = False
+    paused_s = 0.0  # evaluations take no virtual time
+
+    def __init__(self, offices: Offices, number: int, rank: int):
+        self.offices, self.number, self.place = offices, number, rank
+        self.desk: Desk = offices.post.desk(rank)
+        self.is_dead = False
+
+    def state(self) -> dict[str, Any]:
+        """What waits to be read."""
+        return {"dead": self.offices.post.is_dead(self.desk), "inbox": saved(self.desk.inbox)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.is_dead = bool(state["dead"])
+        self.desk.inbox.clear()
+        for letter in restored(state.get("inbox", {})):
+            self.desk.put(letter)
+
+    def now(self) -> float:
+        return self.offices.post.now
+
+    def receive(self, until: float | None = None) -> Generator[None, None, Letter | None]:
+        return (yield from self.desk.receive(until))
+
+    def _post(self, to: "_Office", header: Any, payload: np.ndarray | None) -> None:
+        nbytes = HEADER_B + (0 if payload is None else payload.nbytes)
+        number, desk, post = self.number, to.desk, self.offices.post
+        post.carry(
+            self.place, desk, nbytes,
+            lambda: desk.put(Letter(number, header, payload, post.now)),
+        )  # fmt: skip
 
 
-def summary(servers: list[Server], evaluator: Evaluator) -> dict[str, Any]:
-    """What a result file says of the whole run."""
-    from mpisgd.replay import digest
+class ServerOffice(_Office):
+    """A virtual server's place."""
 
-    return {
-        "parameters_sha256": digest(evaluator.parameters.flat),
-        **described(evaluator.model, estimate_of(evaluator.dataset)),
-        "lost_workers": sorted(set().union(*(server.lost for server in servers))),
-    }
+    def __init__(self, offices: Offices, number: int, rank: int):
+        super().__init__(offices, number, rank)
+        self._verdicts: deque[Verdict] = deque()  # on their way here, which keep their order
+
+    def announce(self, verdict: Verdict) -> None:
+        for office in self.offices.server_sites[1:]:
+            office.expect(self.place, verdict)
+
+    def expect(self, source: int, verdict: Verdict) -> None:
+        """It is on its way from that rank."""
+        self._verdicts.append(verdict)
+        self.offices.post.carry(source, self.desk, HEADER_B, self._take_verdict)
+
+    def _take_verdict(self) -> None:
+        self.desk.put(Letter(LEADER, self._verdicts.popleft(), None, self.now()))
+
+    def send(self, worker: int, header: Answer, payload: np.ndarray) -> None:
+        self._post(self.offices.worker_sites[worker], header, payload.copy())
+
+    def notify(self, worker: int) -> None:
+        office = self.offices.worker_sites[worker]
+        number = self.number
+        self.offices.post.carry(
+            self.place, office.desk, HEADER_B, lambda: office.take_notice(number)
+        )
+
+    def busy(self, octets: int) -> Steps:
+        seconds = octets * self.offices.post.network.sum_s_per_B
+        if seconds:
+            yield from self.desk.sleep(seconds)
+
+    def record(self, row: dict[str, float]) -> None:
+        self.offices.record_update(row)
+
+    def rest(self, server: Server) -> Steps:
+        self.offices.post.quiet = self.offices.rest
+        yield  # for ever: the one who goes on after the rest is another
+
+    def evaluate(self, server: Server, final: bool) -> Steps:
+        label = FINAL if final else server.step
+        ema = None if server.ema is None else server.ema.average.copy()
+        flat = server.parameters.copy()
+        self.offices.evaluator.add(label, server.index, flat, ema, facts(server))
+        yield from ()
 
 
-class _Nobody:
-    def step(self, step: int, columns: dict[str, float]) -> None:
-        """Rows that nobody wants."""
+class WorkerOffice(_Office):
+    """A virtual worker's place. `rank` and `size` are those among the workers."""
+
+    def __init__(self, offices: Offices, number: int, rank: int):
+        super().__init__(offices, number, rank)
+        self.rank = number
+        self.abandoned = False
+        self._watched: set[int] = set()
+        self._notices: set[int] = set()
+        self._step, self._began, self._computed = 0, 0.0, 0.0
+        self._counters = Counters()
+
+    @property
+    def size(self) -> int:
+        return len(self.offices.worker_sites)
+
+    def state(self) -> dict[str, Any]:
+        times = {"step": self._step, "began_s": self._began, "computed_s": self._computed}
+        return super().state() | {
+            "times": times,
+            "abandoned": self.abandoned,
+            "counters": vars(self._counters),
+            "watched": np.array(sorted(self._watched), int),
+            "notices": np.array(sorted(self._notices), int),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        times = state["times"]
+        self._step, self._began = times["step"], times["began_s"]
+        self._computed, self.abandoned = times["computed_s"], bool(state["abandoned"])
+        self._counters = Counters(**state["counters"])
+        self._watched = set(state["watched"].tolist())
+        self._notices = set(state["notices"].tolist())
+
+    def begin_step(self, step: int) -> None:
+        self._step, self._began = step, self.now()
+        self._counters = Counters()
+
+    def watch(self, servers: set[int]) -> None:
+        self._watched = set(servers)
+        self._notices -= servers
+
+    def unwatch(self, server: int) -> None:
+        self._watched.discard(server)
+
+    def take_notice(self, server: int) -> None:
+        """`server` has a newer version than what is being computed with."""
+        self._notices.add(server)
+        if self._in_vain:
+            self.desk.interrupt()
+
+    @property
+    def _in_vain(self) -> bool:
+        return bool(self._watched) and self._watched <= self._notices
+
+    def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
+        marks = Marks()
+        work(marks.progress, None if ready is None else marks.ready)
+        seconds, began = self.offices.pace(self.number, self._step), self.now()
+        if isinf(seconds):
+            yield from self.desk.die()
+        self.abandoned = False
+        for share, _, lows in marks.pieces():
+            yield from self.desk.sleep(began + share * seconds - self.now())
+            self.abandoned = self._in_vain
+            if self.abandoned:
+                break
+            for low in lows:
+                assert ready is not None
+                ready(low)
+        self._computed = self.now()
+        self._counters.compute_s += self._computed - began
+
+    def updating(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def send(self, server: int, header: Asked, payload: np.ndarray | None) -> None:
+        self._post(self.offices.server_sites[server], header, payload)
+
+    def lap(self) -> dict[str, float]:
+        now = self.now()
+        self._counters.wait_s += now - self._computed
+        times = {"start_s": self._began, "step_s": now - self._began}
+        return times | vars(self._counters)
+
+    def record(self, step: int, columns: dict[str, float]) -> None:
+        self.offices.record_step(self.place, step, columns)

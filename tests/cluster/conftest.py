@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from slurm import Slurm, install
 
-from mpisgd.errors import UsageError
-from mpisgd.lab import Lab, missing
+from mpisgd.mpi.lab import Lab, missing
+from mpisgd.values.errors import UsageError
 
 
 @pytest.fixture(scope="session")

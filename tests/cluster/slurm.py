@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mpisgd.lab import AGENT, Lab
+from mpisgd.mpi.lab import AGENT, Lab
 
 DAEMONS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd"}
 CLIENTS = ("sbatch", "srun", "salloc", "scancel", "squeue", "scontrol", "sinfo", "sacct")

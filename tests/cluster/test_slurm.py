@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from slurm import Slurm
 
-from mpisgd.errors import UsageError
-from mpisgd.launcher import Launcher, find
+from mpisgd.mpi.mpiexec import Launcher, find
+from mpisgd.values.errors import UsageError
 
 pytestmark = pytest.mark.slurm
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from slurm import Slurm
 
-from mpisgd.errors import UsageError
-from mpisgd.launcher import find
+from mpisgd.commands import submit as command
+from mpisgd.mpi.mpiexec import find
 from mpisgd.store.reader import read
 from mpisgd.store.target import partial_path
-from mpisgd.submit import command, script
+from mpisgd.submit import script
+from mpisgd.values.errors import UsageError
 
 pytestmark = pytest.mark.slurm
 

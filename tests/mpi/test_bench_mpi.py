@@ -8,7 +8,7 @@ import pytest
 
 from allreduce.algorithms import ALGORITHMS
 from allreduce.native import NATIVE
-from mpisgd.bench import allreduce_command, overlap_command
+from mpisgd.bench import allreduce, overlap
 from mpisgd.bench.operations import MOCK_UPS
 from mpisgd.store.reader import read
 
@@ -29,7 +29,7 @@ def test_every_algorithm_is_measured_and_right(mpi, ranks, dtype, tmp_path):
              "--format", "json", "--output", str(output), *QUICK]  # fmt: skip
     done = mpi.run(ranks, words, timeout=120)
     rows = json.loads(done.stdout)
-    assert all(tuple(row) == allreduce_command.COLUMNS for row in rows)
+    assert all(tuple(row) == allreduce.COLUMNS for row in rows)
     names = (*ALGORITHMS, *NATIVE, *MOCK_UPS)
     assert [(r["algorithm"], r["in_place"], r["bytes"]) for r in rows] == [
         (name, place, size) for name in names for place in (True, False) for size in (8, 1024)
@@ -97,7 +97,7 @@ def test_overlap(mpi, tmp_path):
 
 
 def check_overlap(rows, output):
-    keys = [getattr(column, "key", column) for column in overlap_command.COLUMNS]
+    keys = [getattr(column, "key", column) for column in overlap.COLUMNS]
     assert all(list(row) == keys for row in rows)
     assert [(row["progress"], row["polls"]) for row in rows] == [
         ("poll", 0), ("poll", 16), ("thread", None)

@@ -12,10 +12,10 @@ from mpi_ranks import Ranks
 from test_leaving import STEP, WITHIN_S, Left, ended, ranks_of, start
 
 from mpisgd.checkpoint.file import Checkpoint
-from mpisgd.errors import UsageError
-from mpisgd.lab import Lab, missing
-from mpisgd.launcher import Job, find
+from mpisgd.mpi.lab import Lab, missing
+from mpisgd.mpi.mpiexec import Job, find
 from mpisgd.store.reader import read
+from mpisgd.values.errors import UsageError
 
 EVERY = 40
 DEADLINE_S = 6  # for a peer, and for the start of a writer on a busy machine

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from mpi_ranks import ONE_THREAD, PROGRAMS, Ranks
 
-from mpisgd.launcher import Job, find
+from mpisgd.mpi.mpiexec import Job, find
 from mpisgd.store.reader import read
 
 WITHIN_S = 10.0

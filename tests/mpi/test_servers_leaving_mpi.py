@@ -9,7 +9,7 @@ from mpi_ranks import ONE_THREAD, PROGRAMS, Ranks
 from test_leaving import WITHIN_S, Left, ended
 
 from mpisgd.checkpoint.file import Checkpoint
-from mpisgd.launcher import Job
+from mpisgd.mpi.mpiexec import Job
 from mpisgd.store.reader import read
 
 DEADLINE_S = 6.0  # for a peer, and for the start of a writer on a busy machine

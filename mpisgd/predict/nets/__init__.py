@@ -3,7 +3,7 @@
 from functools import cache
 
 from mpisgd.predict.nets.language import Layer, Net, lower
-from mpisgd.registry import resolve
+from mpisgd.values.registry import resolve
 
 NETS = {
     "googlenet": "mpisgd.predict.nets.googlenet:imagenet",

@@ -5,7 +5,7 @@ import math
 from mpi4py import MPI
 
 from allreduce.point_to_point import fan_out
-from mpisgd.calibrate import Measured, _habits
+from mpisgd.commands.calibrate import Measured, _habits
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpisgd import cli
-from mpisgd.letters import Push
-from mpisgd.server import Server
-from mpisgd.worlds.benches import WorkerBench
-from mpisgd.worlds.communicator import CommunicatorSite
+from mpisgd.servers.messages import Push
+from mpisgd.servers.server import Server
+from mpisgd.worlds.mpi import CommunicatorSite
+from mpisgd.worlds.mpi_servers import WorkerBench
 
 number, rank, step = map(int, sys.argv[1:4])
 begin_step = CommunicatorSite.begin_step

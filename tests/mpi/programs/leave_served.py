@@ -11,11 +11,12 @@ import sys
 import time
 from typing import Any
 
-from mpisgd import cli, launch
-from mpisgd.errors import UsageError
-from mpisgd.evaluator import Evaluator
-from mpisgd.roles import Workshop
+from mpisgd import cli
+from mpisgd.mpi import session
+from mpisgd.servers.evaluation import Evaluator
+from mpisgd.servers.roles import Workshop
 from mpisgd.store.remote import RemoteWriter
+from mpisgd.values.errors import UsageError
 
 WRITERS: list[RemoteWriter] = []
 
@@ -35,7 +36,7 @@ FAULTS = {
 
 def evaluate_long(step: int) -> None:
     """Once, at that step or after it."""
-    evaluate, launch.GRACE = Evaluator._evaluate, 0.3
+    evaluate, session.GRACE = Evaluator._evaluate, 0.3
     done: list[int] = []
 
     def long(evaluator: Evaluator, parts: Any) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from mpisgd import cli
 from mpisgd.checkpoint.keeper import Keeper
-from mpisgd.worlds import real
+from mpisgd.drivers import mpi
 
 
 def throw() -> None:
@@ -107,7 +107,7 @@ class Faulty:
 
 def main() -> int:
     fault, rank, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    build = real.build_worker
+    build = mpi.build_worker
 
     def build_faulty(experiment: Any, dataset: Any, site: Any) -> Any:
         worker = build(experiment, dataset, site)
@@ -126,7 +126,7 @@ def main() -> int:
     if fault.startswith("saving"):
         Keeper.write = save_faulty  # type: ignore[method-assign]
     else:
-        real.build_worker = build_faulty
+        mpi.build_worker = build_faulty
     return cli.main(["train", *sys.argv[4:]])
 
 

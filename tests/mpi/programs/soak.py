@@ -20,9 +20,9 @@ from mpi4py import MPI
 from allreduce import plan
 from allreduce.algorithms import build
 from allreduce.plan import Plan
-from mpisgd.experiment import Experiment
-from mpisgd.train import build_worker, load, resolve_for
-from mpisgd.worlds import real
+from mpisgd.drivers import mpi
+from mpisgd.experiment.building import build_worker, load, resolve_for
+from mpisgd.experiment.experiment import Experiment
 
 COMM = MPI.COMM_WORLD
 COMMON = {
@@ -97,12 +97,12 @@ def train(options: dict[str, Any], steps: int) -> dict[str, float]:
         site.begin_step = begin_step
         return build_worker(experiment, dataset, site)
 
-    real.build_worker = watched
+    mpi.build_worker = watched
     experiment = Experiment.read(COMMON | options | {"steps": steps})
     dataset = load(experiment)
     first = communicators()
     arguments = Namespace(output=None, overwrite=False, format="json")
-    code = real.train(COMM, resolve_for(experiment, dataset, COMM.size), dataset, arguments)
+    code = mpi.train(COMM, resolve_for(experiment, dataset, COMM.size), dataset, arguments)
     assert code == 0
     assert not plan._in_flight
     return more(seen[1], seen[0]) | {"communicators": communicators() - first}

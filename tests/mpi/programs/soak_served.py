@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mpisgd import cli
-from mpisgd.worlds.benches import Crew
-from mpisgd.worlds.ports import Port
+from mpisgd.worlds.channels import Port
+from mpisgd.worlds.mpi_servers import Crew
 
 SLACK = {"objects": 400, "kB": 1024, "letters that wait": 8, "sends under way": 8}
 SEEN: list[dict[str, int]] = []

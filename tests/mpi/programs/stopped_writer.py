@@ -7,7 +7,7 @@ from typing import Any
 
 from mpisgd import cli
 from mpisgd.store.remote import RemoteWriter
-from mpisgd.worlds.communicator import CommunicatorSite
+from mpisgd.worlds.mpi import CommunicatorSite
 
 begin_writer, begin_step = RemoteWriter.__init__, CommunicatorSite.begin_step
 WRITERS: list[RemoteWriter] = []

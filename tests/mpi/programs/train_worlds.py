@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.experiment import Experiment
+from mpisgd.drivers import mpi, virtual
+from mpisgd.experiment.building import build_worker, load, resolve_for
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.store import remote, writer
-from mpisgd.train import build_worker, load, resolve_for
-from mpisgd.worlds import real, virtual
 
 PHASES = ((8,), (5, 3), (4, 2, 1))  # what trains at the same time
 COMMON = {
@@ -109,7 +109,7 @@ def every_experiment(folder: Path, ranks: int, comm: Any = None) -> None:
         workers.append(build_worker(experiment, dataset, site))
         return workers[-1]
 
-    real.build_worker = virtual.build_worker = keep
+    mpi.build_worker = virtual.build_worker = keep
     (folder / str(ranks)).mkdir(exist_ok=True)
     arguments = Namespace(output="not written", overwrite=False, format="json")
     for name, options in EXPERIMENTS.items():
@@ -122,7 +122,7 @@ def every_experiment(folder: Path, ranks: int, comm: Any = None) -> None:
             assert virtual.train(experiment, dataset, arguments) == 0
             parts = [worker.parameters.flat for worker in workers]
         else:
-            assert real.train(comm, experiment, dataset, arguments) == 0
+            assert mpi.train(comm, experiment, dataset, arguments) == 0
             parts = comm.gather(workers[-1].parameters.flat)
         if parts is not None:
             arrays: dict[str, Any] = {"parameters": parts, **store.arrays()}

@@ -1,0 +1,75 @@
+"""What the event simulation keeps: kinds of events, collectives, messages, time lines of ranks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from allreduce.simulate.program import Program
+
+# What happens, in the order in which it happens at one time: a look sees what has just come.
+LINK, LEFT, ARRIVED, ASKED, ANSWERED, LOOK, END, FLOWS = range(8)
+
+
+class Collective:
+    """One all-reduce, to be started once by every rank. Made by `Cluster.collective`."""
+
+    def __init__(self, program: Program, factors: list[float], name: str):
+        ranks = len(program.first) - 1
+        self.name = name
+        self.completion: list[float | None] = [None] * ranks  # s, of each rank
+        self.started = [False] * ranks
+        self.unfinished = ranks  # how many are not done
+        self.program, self.factors = program, factors
+        self.step = program.first[:ranks]  # where each rank is
+        self.entered = [False] * ranks
+        self.missing = [
+            len(sends) + receives
+            for sends, receives in zip(program.sends, program.receives, strict=True)
+        ]
+        self.asking: dict[int, list[Message]] = {}  # by step: senders that came too early
+
+    def finish(self, rank: int, time: float) -> None:
+        self.completion[rank] = time
+        self.unfinished -= 1
+
+
+class Message:
+    """A message on its way."""
+
+    __slots__ = ("collective", "end", "factor", "hop", "number", "program", "token")
+
+    def __init__(self, program: Program, number: int, factor: float, collective: Any, token: Any):
+        self.program, self.number, self.factor = program, number, factor
+        self.collective, self.token = collective, token
+        self.hop, self.end = 0, 0.0
+
+
+class Line:
+    """The time line of one rank."""
+
+    __slots__ = (
+        "activity",
+        "asked",
+        "awaited",
+        "busy",
+        "inbox",
+        "listening",
+        "looks",
+        "now",
+        "running",
+        "seconds",
+        "watching",
+        "worked",
+    )
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.activity = 0  # counts activities: looks that were planned for an older one are off
+        self.busy = 0.0  # until when whoever looks is busy; a look follows at that time
+        self.watching = False  # whether it looks all the time
+        self.awaited: Collective | None = None
+        self.listening = False
+        self.looks: Iterator[float] | None = None  # of a computation
+        self.seconds = self.worked = 0.0
+        self.running: list[Collective] = []
+        self.asked: list[tuple[int, Message]] = []  # handshakes to be answered at the next look
+        self.inbox: list[Any] = []

@@ -1,0 +1,206 @@
+"""`mpisgd bench allreduce`: seconds, bandwidth and errors, by algorithm and size."""
+
+import argparse
+import random
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from allreduce import measure as timing
+from allreduce.algorithms import ALGORITHMS
+from allreduce.errors import AllreduceError
+from allreduce.measure import Rule
+from allreduce.native import NATIVE
+from mpisgd.bench import options, record
+from mpisgd.bench.operations import MOCK_UPS, Vectors, module_of, operation
+from mpisgd.values import tables
+from mpisgd.values.errors import UsageError
+
+PLACES = {"in-place": (True,), "out-of-place": (False,), "both": (True, False)}
+DTYPES = ("float32", "float16", "float64")
+COLUMNS = (
+    "algorithm", "ranks", "bytes", "dtype", "in_place", "chunks", "repetitions",
+    "median_s", "p10_s", "p90_s", "ci_low_s", "ci_high_s",
+    "algbw_GBps", "busbw_GBps", "wrong",
+)  # fmt: skip
+OSU_COLUMNS = ("osu_avg_s", "osu_min_s", "osu_max_s")
+
+
+class Case(NamedTuple):
+    """One row: an algorithm on a size."""
+
+    algorithm: str
+    bytes: int
+    in_place: bool
+    chunks: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured."""
+
+    algorithms: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtype: str
+    places: tuple[bool, ...]
+    chunks: tuple[int, ...]
+    in_turn: bool
+    backend: str
+    rule: Rule
+    seed: int
+    deadline_s: float
+
+    def check(self, comm: Any) -> None:
+        """UsageError for what the number of ranks does not allow."""
+        module_of(self.backend)
+        try:
+            timing.trials(comm.Get_size(), self.dtype)
+        except AllreduceError as mistake:
+            raise UsageError("--dtype", self.dtype, str(mistake)) from None
+
+    def cases(self) -> list[Case]:
+        """In the order of the table; the library cuts messages by itself."""
+        every = product(self.algorithms, self.places, self.sizes, self.chunks)
+        cut = {name for name in self.algorithms if name not in NATIVE and name not in MOCK_UPS}
+        return [
+            Case(name, size, in_place, chunks if name in cut else 1)
+            for name, in_place, size, chunks in every
+            if name in cut or chunks == self.chunks[0]
+        ]
+
+    def blocks(self) -> list[list[Case]]:
+        """What is measured together, in random order: the same on all ranks."""
+        blocks: dict[Any, list[Case]] = {}
+        for case in self.cases():
+            blocks.setdefault((case.bytes, case.in_place) if self.in_turn else case, []).append(
+                case
+            )
+        order = list(blocks.values())
+        shuffle = random.Random(self.seed).shuffle
+        shuffle(order)
+        for block in order:
+            shuffle(block)
+        return order
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `mpisgd bench allreduce` alone."""
+    known = ", ".join((*ALGORITHMS, *NATIVE))
+    add = parser.add_argument
+    add("--algorithms", default="all", metavar="NAMES", help=f"with commas: {known} [all]")
+    add("--sizes", metavar="SIZES", help="bytes, such as 4:64M or 4,1K,1M [4:1M]")
+    add("--dtype", choices=DTYPES, default="float32")
+    place = parser.add_mutually_exclusive_group()
+    for name in PLACES:
+        place.add_argument(f"--{name}", dest="place", action="store_const", const=name)
+    parser.set_defaults(place="in-place")
+    add("--chunks", default="1", metavar="N", help="messages a transfer is cut in, as 1,4 [1]")
+    add("--in-turn", action="store_true", help="call all algorithms of a size in turn, so that "
+        "what else goes on strikes all alike; by default each is measured by itself")  # fmt: skip
+    add("--backend", choices=("numpy", "cupy"), default="numpy")
+    add("--no-mock-ups", action="store_true", help="with mpi, don't also measure what its "
+        "reduce + bcast and reduce-scatter + allgather take")  # fmt: skip
+    add("--osu", action="store_true", help="also the columns of the OSU benchmarks")
+
+
+def settings(arguments: argparse.Namespace) -> Settings:
+    """From the command line. UsageError."""
+    library = (*NATIVE, *MOCK_UPS)
+    names = options.algorithms(arguments.algorithms, library, (*ALGORITHMS, *NATIVE))
+    if "mpi" in names and not arguments.no_mock_ups:
+        names = tuple(dict.fromkeys((*names, *MOCK_UPS)))
+    dtype = np.dtype(arguments.dtype)
+    sizes = arguments.sizes or f"{max(4, dtype.itemsize)}:1M"
+    return Settings(
+        names,
+        options.counts(sizes, dtype),
+        dtype.name,
+        PLACES[arguments.place],
+        options.chunks(arguments.chunks),
+        arguments.in_turn,
+        arguments.backend,
+        options.rule(arguments),
+        options.seed(arguments),
+        options.deadline(arguments),
+    )
+
+
+def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
+    """Measure, record, print; 1 if any sum was wrong."""
+    where = record.places(comm, arguments, chosen.deadline_s)
+    blocks = chosen.blocks()
+    rows: dict[Case, dict[str, Any]] = {}
+    config = {"benchmark": "allreduce", **asdict(chosen)}
+    with record.Record(comm, where, arguments, config, len(blocks)) as log:
+        for block in blocks:
+            for case, row, seconds in _measure(comm, block, chosen, where.nodes):
+                rows[case] = row
+                log.case({"benchmark": "allreduce", **row}, seconds)
+            log.step()
+        table = [rows[case] for case in chosen.cases()]
+        verdicts = mock_up_rule(table)
+        log.complete({"mock_up_rule": verdicts, "wrong": sum(row["wrong"] for row in table)})
+    wrong = [row for row in table if row["wrong"]]
+    if log.speaks:
+        columns = COLUMNS + (OSU_COLUMNS if arguments.osu else ())
+        print(tables.render(columns, table, arguments.format), flush=True)
+        for verdict in verdicts:
+            record.warn(verdict)
+        for row in wrong:
+            record.warn(f"wrong: {row['wrong']} sums of {row['algorithm']} at {row['bytes']} B")
+    return 1 if wrong else 0
+
+
+def mock_up_rule(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Where the library's all-reduce is slower than its own parts one after another: its tuning
+    is bad there. Differences within the intervals of the medians do not count."""
+    found = {(row["algorithm"], row["bytes"], row["in_place"]): row for row in rows}
+    verdicts = []
+    for (name, octets, in_place), row in found.items():
+        native = found.get(("mpi", octets, in_place))
+        if name in MOCK_UPS and native and native["ci_low_s"] > row["ci_high_s"]:
+            ratio = native["median_s"] / row["median_s"]
+            place = "in place" if in_place else "out of place"
+            verdicts.append(f"mock-up rule: mpi takes {ratio:.2f} of {name}, {octets} B {place}")
+    return verdicts
+
+
+def _measure(
+    comm: Any, block: list[Case], chosen: Settings, nodes: list[int]
+) -> list[tuple[Case, dict[str, Any], np.ndarray]]:
+    """The rows of a block, and their samples [repetition, rank]."""
+    dtype, first = np.dtype(chosen.dtype), block[0]
+    vectors = Vectors(chosen.backend, first.bytes // dtype.itemsize, dtype, first.in_place)
+    made = [
+        operation(
+            comm, case.algorithm, vectors, chunks=case.chunks, nodes=nodes,
+            deadline=chosen.deadline_s,
+        )
+        for case in block
+    ]  # fmt: skip
+    calls = [each.run for each in made]
+    seconds = timing.repeat(comm, calls, chosen.rule, deadline=chosen.deadline_s)
+    wrong = [vectors.count_wrong(comm, call, chosen.deadline_s) for call in calls]
+    for each in made:
+        each.close()
+    return [
+        (case, _row(comm.Get_size(), chosen.dtype, case, samples, faults), samples)
+        for case, samples, faults in zip(block, seconds, wrong, strict=True)
+    ]
+
+
+def _row(ranks: int, dtype: str, case: Case, seconds: np.ndarray, wrong: int) -> dict[str, Any]:
+    found = timing.summarise(seconds)
+    return {
+        **case._asdict(),
+        **found._asdict(),
+        **timing.osu(seconds),
+        "ranks": ranks,
+        "dtype": dtype,
+        "algbw_GBps": timing.algorithm_bandwidth(case.bytes, found.median_s) / 1e9,
+        "busbw_GBps": timing.bus_bandwidth(case.bytes, found.median_s, ranks) / 1e9,
+        "wrong": wrong,
+    }

@@ -1,0 +1,249 @@
+"""`mpisgd bench overlap`: how much of an all-reduce is hidden behind fixed work."""
+
+import argparse
+import random
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from allreduce import measure as timing
+from allreduce.algorithms import ALGORITHMS
+from allreduce.measure import Rule
+from allreduce.native import NATIVE
+from mpisgd.bench import options, record
+from mpisgd.bench.operations import Vectors, flight, library_of
+from mpisgd.bench.work import Gemm, Sleep, Span, Work, beside
+from mpisgd.values import tables
+from mpisgd.values.errors import UsageError
+from mpisgd.values.options import duration, wholes
+from mpisgd.worlds.pending import ProgressThread, ThreadedFlight
+
+NONBLOCKING = tuple(name for name in NATIVE if name != "mpi")
+DEFAULT = ("butterfly", "halving-doubling", "mpi-nonblocking")
+WORKS = ("gemm", "sleep")
+PROGRESS = ("poll", "thread")
+DTYPE = np.dtype(np.float32)
+COLUMNS = (
+    "algorithm", "ranks", "bytes", "work", "progress", "polls", "repetitions",
+    "compute_s", "communication_s", "together_s", "exposed_s",
+    tables.Column("hidden", ".3f"),
+    tables.Column("osu_overlap_percent", ".1f"),
+    tables.Column("imb_overlap_percent", ".1f"),
+    tables.Column("dilation", ".3f"),
+    "longest_poll_s",
+)  # fmt: skip
+
+
+class Case(NamedTuple):
+    """One row: an algorithm on a size, and who moves it on."""
+
+    algorithm: str
+    bytes: int
+    progress: str
+    polls: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured. `work_s` None: as long as the communication alone."""
+
+    algorithms: tuple[str, ...]
+    sizes: tuple[int, ...]
+    chunks: int
+    work: str
+    work_s: float | None
+    polls: tuple[int, ...]
+    progress: tuple[str, ...]
+    rule: Rule
+    seed: int
+    deadline_s: float
+
+    def check(self, comm: Any) -> None:
+        """UsageError for what MPI does not allow."""
+        library = library_of(comm)
+        if "thread" in self.progress and library.Query_thread() < library.THREAD_MULTIPLE:
+            allowed = "poll: this MPI library was not started for threads"
+            raise UsageError("--progress", "thread", allowed)
+
+    def cases(self) -> list[Case]:
+        """In the order of the table; a thread polls as often as it likes."""
+        ways = [("poll", polls) for polls in self.polls] if "poll" in self.progress else []
+        ways += [("thread", 0)] if "thread" in self.progress else []
+        return [Case(*pair, *way) for pair in product(self.algorithms, self.sizes) for way in ways]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `mpisgd bench overlap` alone."""
+    known, default = ", ".join((*ALGORITHMS, *NONBLOCKING)), ",".join(DEFAULT)
+    add = parser.add_argument
+    add("--algorithms", default=default, metavar="NAMES", help=f"all, or {known} [{default}]")
+    add("--sizes", default="64K,1M,4M", metavar="SIZES", help="bytes, as 64K:4M [64K,1M,4M]")
+    add("--chunks", default="1", metavar="N", help="messages a transfer is cut in [1]")
+    add("--work", choices=WORKS, default="gemm", help="a core at work, or idle as beside an "
+        "accelerator [gemm]")  # fmt: skip
+    add("--work-time", metavar="T", help="[as long as the communication alone]")
+    add("--polls", default="0,1,4,16,64", metavar="N", help="looks in the work [0,1,4,16,64]")
+    add("--progress", default="poll,thread", metavar="WHO", help="[poll,thread]")
+
+
+def settings(arguments: argparse.Namespace) -> Settings:
+    """From the command line. UsageError."""
+    if "mpi" in arguments.algorithms.split(","):
+        allowed = f"mpi blocks; choose from {', '.join((*ALGORITHMS, *NONBLOCKING))}"
+        raise UsageError("--algorithms", arguments.algorithms, allowed)
+    progress = tuple(dict.fromkeys(arguments.progress.split(",")))
+    if not set(progress) <= set(PROGRESS):
+        raise UsageError("--progress", arguments.progress, f"some of {', '.join(PROGRESS)}")
+    sizes = options.counts(arguments.sizes, DTYPE)
+    if 0 in sizes:
+        raise UsageError("--sizes", arguments.sizes, "at least 4 B: there is nothing to hide")
+    polls = wholes(0).read("--polls", arguments.polls)
+    if not polls:
+        raise UsageError("--polls", arguments.polls, "whole numbers >= 0 with commas")
+    chunks = options.chunks(arguments.chunks)
+    if len(chunks) > 1:
+        raise UsageError("--chunks", arguments.chunks, "one number")
+    every = (*ALGORITHMS, *NONBLOCKING)
+    return Settings(
+        options.algorithms(arguments.algorithms, NONBLOCKING, every),
+        sizes,
+        chunks[0],
+        arguments.work,
+        None if arguments.work_time is None
+        else duration(1e-6).read("--work-time", arguments.work_time),
+        tuple(dict.fromkeys(polls)),
+        progress,
+        options.rule(arguments),
+        options.seed(arguments),
+        options.deadline(arguments),
+    )  # fmt: skip
+
+
+def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
+    """Measure, record, print."""
+    where = record.places(comm, arguments, chosen.deadline_s)
+    cases = chosen.cases()
+    order = list(cases)
+    random.Random(chosen.seed).shuffle(order)  # the same on all ranks
+    rows: dict[Case, dict[str, Any]] = {}
+    config = {"benchmark": "overlap", **asdict(chosen)}
+    with ExitStack() as stack:
+        log = stack.enter_context(record.Record(comm, where, arguments, config, len(cases)))
+        thread = stack.enter_context(_Thread(comm)) if "thread" in chosen.progress else None
+        bench = _Bench(comm, chosen, where.nodes, thread)
+        for case in order:
+            rows[case], samples = bench.measure(case)
+            for part, seconds in samples.items():
+                log.case({"benchmark": "overlap", "part": part, **rows[case]}, seconds)
+            log.step()
+        log.complete({})
+    if log.speaks:
+        table = [rows[case] for case in cases]
+        print(tables.render(COLUMNS, table, arguments.format), flush=True)
+    return 0
+
+
+class _Thread:
+    """A progress thread on a communicator of its own."""
+
+    def __init__(self, comm: Any):
+        self._own = comm.Dup()
+        self.progress = ProgressThread(self._own)
+
+    def __enter__(self) -> ProgressThread:
+        return self.progress
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:  # else what is in flight might never arrive
+            self.progress.close()
+            self._own.Free()
+
+
+class _Bench:
+    """What the cases share."""
+
+    def __init__(
+        self, comm: Any, chosen: Settings, nodes: list[int], thread: ProgressThread | None
+    ):
+        self.comm, self.chosen, self.nodes, self.thread = comm, chosen, nodes, thread
+
+    def measure(self, case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """One row, and the samples [repetition, rank] of its parts."""
+        plan, flying = self._flight(case)
+
+        def communicate() -> None:
+            flying.start()
+            flying.wait()
+
+        work, spans = self._work(self._alone(communicate)), []
+        seconds = self._repeat(
+            lambda: work(_nowhere, 0),
+            communicate,
+            lambda: spans.append(beside(flying, work, case.polls)),
+        )
+        plan.close()
+        samples = dict(zip(("compute", "communication", "together"), seconds, strict=True))
+        samples["exposed"], longest, polls = self._told(spans[-seconds.shape[1] :])
+        return self._row(case, samples, longest, polls), samples
+
+    def _flight(self, case: Case) -> tuple[Any, Any]:
+        """The plan, and what starts it and waits for it."""
+        threaded = case.progress == "thread"
+        chunks = 1 if case.algorithm in NATIVE else self.chosen.chunks
+        plan = flight(
+            self.thread.comm if threaded and self.thread else self.comm, case.algorithm,
+            Vectors("numpy", case.bytes // DTYPE.itemsize, DTYPE, in_place=True),
+            chunks=chunks, nodes=self.nodes, deadline=self.chosen.deadline_s,
+        )  # fmt: skip
+        if threaded and self.thread:
+            return plan, ThreadedFlight(self.thread, plan, time.perf_counter)
+        return plan, plan
+
+    def _alone(self, communicate: Any) -> float:
+        """Seconds of work: as asked, or as long as the communication alone."""
+        if self.chosen.work_s is not None:
+            return self.chosen.work_s
+        return timing.summarise(self._repeat(communicate)[0]).median_s
+
+    def _work(self, seconds: float) -> Work:
+        """The same on all ranks."""
+        if self.chosen.work == "sleep":
+            return Sleep(seconds)
+        told = timing.gather(self.comm, [Gemm(1).piece_s()], self.chosen.deadline_s)
+        return Gemm(max(1, round(seconds / float(np.median(told)))))
+
+    def _repeat(self, *operations: Any) -> np.ndarray:
+        chosen = self.chosen
+        return timing.repeat(self.comm, operations, chosen.rule, deadline=chosen.deadline_s)
+
+    def _told(self, spans: list[Span]) -> tuple[np.ndarray, float, int]:
+        """Exposed seconds [repetition, rank], the longest poll anywhere, polls in one call."""
+        own = [value for span in spans for value in span]
+        told = timing.gather(self.comm, own, self.chosen.deadline_s)
+        every = told.reshape(told.shape[0], -1, len(Span._fields))
+        return every[:, :, 0].T, float(every[:, :, 1].max()), int(every[:, :, 2].max())
+
+    def _row(
+        self, case: Case, samples: dict[str, np.ndarray], longest: float, polls: int
+    ) -> dict[str, Any]:
+        found = {part: timing.summarise(seconds) for part, seconds in samples.items()}
+        medians = {f"{part}_s": summary.median_s for part, summary in found.items()}
+        polled = case.progress == "poll"
+        return {
+            **case._asdict(),
+            **medians,
+            **timing.overlap(**medians)._asdict(),
+            "ranks": self.comm.Get_size(),
+            "work": self.chosen.work,
+            "polls": polls if polled else None,
+            "longest_poll_s": longest if polled and polls else None,
+            "repetitions": found["together"].repetitions,
+        }
+
+
+def _nowhere() -> None:
+    """Nothing is in flight."""

@@ -1,0 +1,1 @@
+"""The sub-commands of `mpisgd`, one module each."""

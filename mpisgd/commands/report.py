@@ -1,0 +1,182 @@
+"""`mpisgd report`: compare result files in tables, figures, a page and a timeline."""
+
+import argparse
+import math
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpisgd.store.target import check_not_read, check_target
+from mpisgd.values import tables
+from mpisgd.values.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpisgd.report.sections import Report
+
+FORMATS = (*tables.FORMATS, "fom")
+
+WIDTH = 132  # columns of a text table that goes to a file or a pipe
+TABLES = (
+    "runs", "servers", "shards", "staleness", "arrivals", "targets", "scaling", "bench",
+)  # fmt: skip
+LEGEND = True  # --columns without a value, which no text is
+PICTURES = ("png", "svg", "pdf")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `mpisgd report`."""
+    parser.add_argument(
+        "files", nargs="*", metavar="FILES", help="result files, or folders of them"
+    )
+    parser.add_argument("--columns", nargs="?", const=LEGEND, metavar="all|A,B,...",
+                        help="show all columns, or these; alone: say what each means "
+                        "[text: the essential ones; other formats: all]")  # fmt: skip
+    shown = "of what is printed [table; nothing when a file is written]"
+    parser.add_argument("--format", choices=FORMATS, help=shown)
+    parser.add_argument("--table", choices=TABLES, help="print this table only")
+    parser.add_argument("--targets", metavar="A,B,...", default="0.9,0.95",
+                        help="test accuracies to reach [0.9,0.95]")  # fmt: skip
+    parser.add_argument("--html", metavar="FILE", help="write one self-contained page")
+    parser.add_argument("--figures", metavar="DIR", help="write the figures to this folder")
+    parser.add_argument("--picture", choices=PICTURES, default="svg", help="their form [svg]")
+    parser.add_argument("--trace", metavar="FILE", help="write a timeline for Perfetto (JSON)")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is written")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Report; exit code 1 when a file could not be read and the rest was reported all the same,
+    2 when none could."""
+    explained = arguments.columns is LEGEND
+    written = arguments.html or arguments.figures or arguments.trace
+    if not arguments.files and (written or not explained):
+        raise UsageError("FILES", None, "name result files, or folders of them")
+    if explained:
+        from mpisgd.report.terms import legend
+
+        arguments.columns = None
+        if not written:
+            print(legend())
+            return 0
+    code = _report(arguments)
+    if explained:
+        print(legend())
+    return code
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from mpisgd.report.collect import collect, find
+    from mpisgd.report.sections import report, shown
+    from mpisgd.report.views import asked_for
+
+    targets = _targets(arguments.targets)
+    columns = None if arguments.columns is None else asked_for(arguments.columns)
+    _check_outputs(arguments)
+    files = find(arguments.files)
+    _check_not_read(arguments, files)
+    runs, problems = collect(files)
+    for problem in problems:
+        print(f"mpisgd report: {problem}", file=sys.stderr)
+    if runs:
+        made = report(runs, targets, problems)
+        width, wrap = _widths()
+        text = shown(made, arguments.format or "table", arguments.table, width, columns, wrap)
+        _write(made, arguments)
+        written = arguments.html or arguments.figures or arguments.trace
+        there_are = [section.name for section in made.sections]
+        if arguments.table not in (None, *there_are):
+            told = f"no table {arguments.table} of these files; there are {', '.join(there_are)}"
+            print(f"mpisgd report: note: {told}", file=sys.stderr)
+        if arguments.format or arguments.table or arguments.columns or not written:
+            print(text)
+        if arguments.format in ("csv", "fom"):
+            for note in made.notes:
+                print(f"note: {note}", file=sys.stderr)
+    return (1 if runs else 2) if problems else 0
+
+
+def _widths() -> tuple[int, int]:
+    """Of tables, and of notes: those of a file or a pipe are not wrapped, for who searches them."""
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+        return WIDTH, 0
+    width = shutil.get_terminal_size((WIDTH, 24)).columns
+    return width, width
+
+
+def _write(made: "Report", arguments: argparse.Namespace) -> None:
+    """What goes to files, each written beside its target and renamed."""
+    if arguments.figures:
+        from mpisgd.report.figures import draw, encoded
+
+        Path(arguments.figures).mkdir(exist_ok=True)
+        for name, figure in draw(made).items():
+            path = Path(arguments.figures) / f"{name}.{arguments.picture}"
+            _save(path, encoded(figure, arguments.picture))
+    if arguments.html:
+        from mpisgd.report.html import page
+
+        _save(Path(arguments.html), page(made).encode())
+    if arguments.trace:
+        from mpisgd.report.trace import timeline
+
+        _save(Path(arguments.trace), timeline(made.runs).encode())
+
+
+def _save(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".{path.name}.whole")
+    try:
+        beside.write_bytes(content)
+        os.replace(beside, path)
+        print(f"mpisgd report: wrote {path}", file=sys.stderr)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UsageError(str(path), None, f"cannot be written: {error.strerror}") from error
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Everything that will be written can be, before anything is read."""
+    for option, path in (("--html", arguments.html), ("--trace", arguments.trace)):
+        if path is not None:
+            check_target(path, arguments.overwrite, option=option)
+    folder = arguments.figures
+    if folder is None:
+        return
+    if os.path.isdir(folder):
+        if os.listdir(folder) and not arguments.overwrite:
+            raise UsageError("--figures", folder, "is not empty; pass --overwrite or name another")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise UsageError("--figures", folder, "cannot be written to")
+    elif os.path.lexists(folder):
+        raise UsageError("--figures", folder, "is a file; name a folder, which may be new")
+    else:
+        check_target(folder.rstrip("/"), option="--figures")
+
+
+def _check_not_read(arguments: argparse.Namespace, files: Sequence[str]) -> None:
+    """Nothing that is written is one of the `files`, nor the same as something else written."""
+    read = list(files)
+    if arguments.figures is not None and os.path.isdir(arguments.figures):
+        for path in Path(arguments.figures).glob(f"*.{arguments.picture}"):
+            check_not_read(path, read, "--figures")
+    for option, path in (("--html", arguments.html), ("--trace", arguments.trace)):
+        if path is not None:
+            check_not_read(path, read, option)
+    pair = [path for path in (arguments.html, arguments.trace) if path is not None]
+    if len(pair) == 2 and len(set(map(os.path.realpath, pair))) == 1:
+        raise UsageError("--trace", arguments.trace, "is --html too; name another file")
+
+
+def _targets(text: str) -> list[float]:
+    """Accuracies in (0, 1]."""
+    values = []
+    for word in text.split(",") if text else []:
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= 1:
+            raise UsageError("--targets", word, "an accuracy above 0 and up to 1, such as 0.95")
+        values.append(value)
+    return values

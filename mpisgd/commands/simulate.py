@@ -1,0 +1,252 @@
+"""`mpisgd simulate`: what the hand-written all-reduces cost on a network (docs/simulate.md)."""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from allreduce.algorithms import ALGORITHMS, build
+from allreduce.errors import AllreduceError
+from allreduce.network import DUPLEX, PRESETS, PROGRESS, SHARING, Network, network
+from allreduce.schedule import Schedule
+from allreduce.simulate import simulate
+from allreduce.simulate.goal import goal
+from allreduce.simulate.program import messages
+from mpisgd.predict import calibration
+from mpisgd.store.target import check_not_read
+from mpisgd.values import quantities
+from mpisgd.values.errors import UsageError
+from mpisgd.values.sizes import parse_rate, parse_size, parse_sizes
+from mpisgd.values.tables import FORMATS, render
+
+MOST_RANKS = 8192  # as with `train --virtual`: the transfers of a ring grow with the square
+THOUSAND = 1000  # a bare K, M, G is decimal here: 102M is the 102e6 bytes of the DaSGD paper
+
+COLUMNS = (
+    "algorithm",
+    "ranks",
+    "bytes",
+    "network",
+    "rounds",
+    "messages",
+    "busiest_B",
+    "median_s",
+    "p10_s",
+    "p90_s",
+    "first_s",
+    "algbw_GBps",
+    "busbw_GBps",
+)
+
+
+class Override(NamedTuple):
+    """An option that changes one field of the network."""
+
+    field: str
+    parse: Callable[[str, str], Any]  # (text, place) -> the field's value
+    help: str
+
+
+def _time(text: str, place: str) -> float:
+    return quantities.duration(place, text)
+
+
+def _count(text: str, place: str) -> int:
+    return quantities.whole(place, text, low=0)
+
+
+def _sum(text: str, place: str) -> float:
+    return 1 / parse_rate(text, place)
+
+
+def _limit(text: str, place: str) -> float:
+    return math.inf if text == "inf" else parse_size(text, place, thousand=THOUSAND)
+
+
+def _number(text: str, place: str) -> float:
+    return quantities.number(place, text)
+
+
+def _word(text: str, place: str) -> str:
+    return text
+
+
+OVERRIDES: dict[str, Override] = {
+    "--latency": Override("latency_s", _time, "between nodes, as 25us"),
+    "--bandwidth": Override("bandwidth_Bps", parse_rate, "of a rank to other nodes, as 20Gbps"),
+    "--uplink": Override("uplink_Bps", parse_rate, "of a node, shared by its ranks, as 20Gbps"),
+    "--ranks-per-node": Override("ranks_per_node", _count, "consecutive ranks on one node"),
+    "--node-latency": Override("node_latency_s", _time, "inside a node, as 10us"),
+    "--node-bandwidth": Override("node_bandwidth_Bps", parse_rate, "inside a node, as 16GB/s"),
+    "--ranks-per-bus": Override("ranks_per_bus", _count, "ranks behind one PCIe switch; 0: none"),
+    "--bus": Override("bus_Bps", parse_rate, "of a PCIe switch to what is beyond it, as 16GB/s"),
+    "--sum-rate": Override("sum_s_per_B", _sum, "received bytes added a second, as 4GB/s"),
+    "--overhead": Override("overhead_s", _time, "of a rank for a message, as 1us"),
+    "--look-time": Override("look_s", _time, "of a computing rank for a look, as 2us"),
+    "--duplex": Override("duplex", _word, f"of all links: {' or '.join(DUPLEX)}"),
+    "--rendezvous-duplex": Override(
+        "rendezvous_duplex", _word, f"of two ranks' long messages: {' or '.join(DUPLEX)}"
+    ),
+    "--sharing": Override("sharing", _word, f"of a link: {' or '.join(SHARING)}"),
+    "--burst": Override("burst_B", _limit, "what an idle port lets pass at once, as 18K"),
+    "--eager-limit": Override("eager_limit_B", _limit, "longer messages shake hands, as 64KiB"),
+    "--noise": Override("noise", _number, "sigma of the lognormal factor on a message's time"),
+    "--progress": Override("progress", _word, f"{' or '.join(PROGRESS)}"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `mpisgd simulate`."""
+    add = parser.add_argument
+    names = ", ".join(ALGORITHMS)
+    add("--algorithm", default="butterfly", help=f"all, or some of {names}, hierarchical:INNER")
+    add("--ranks", default="8", help="as in 2,4,256 or 5:8 (8)")
+    add("--bytes", default="102M", metavar="SIZES", help="as in 102M, 4:64M, 64KiB (102M)")
+    add("--network", default="titanx-20g", help=f"a .toml file, or one of {', '.join(PRESETS)}")
+    group = parser.add_argument_group("the network's fields, where they should differ")
+    for option, override in OVERRIDES.items():
+        group.add_argument(option, metavar="VALUE", help=override.help)
+    add("--chunks", default="1", metavar="N", help="messages a transfer is cut in (1)")
+    add("--skew", default="0", metavar="TIME", help="ranks start at random within this time (0)")
+    add("--look-every", metavar="TIME", help="ranks compute, and look only that often")
+    add("--repetitions", default="1", metavar="N", help="runs with seeds from --seed on (1)")
+    add("--seed", default="0", metavar="N", help="of noise and skew (0)")
+    add("--goal", metavar="FILE", help="also write the schedule as GOAL text for LogGOPSim")
+    add("--format", default="table", help=f"one of {', '.join(FORMATS)} (table)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one row for every algorithm, number of ranks and size. Raises UsageError."""
+    if arguments.format not in FORMATS:
+        raise UsageError("--format", arguments.format, f"one of {', '.join(FORMATS)}")
+    if arguments.goal is not None:
+        check_not_read(arguments.goal, [arguments.network], "--goal")
+    try:
+        chosen, conditions = _network(arguments), _conditions(arguments)
+        cases = list(_cases(arguments, chosen))
+        if arguments.goal and len(cases) > 1:
+            raise UsageError("--goal", arguments.goal, "give one algorithm, rank count and size")
+        rows = [_row(conditions, chosen, schedule, nbytes) for schedule, nbytes in cases]
+        if arguments.goal:
+            _write_goal(arguments.goal, conditions.chunks, chosen, *cases[0])
+    except AllreduceError as mistake:
+        raise UsageError(str(mistake)) from None
+    print(render(COLUMNS, rows, arguments.format))
+    return 0
+
+
+def _network(arguments: argparse.Namespace) -> Network:
+    changes = {}
+    for option, override in OVERRIDES.items():
+        text = getattr(arguments, option[2:].replace("-", "_"))
+        if text is not None:
+            changes[override.field] = override.parse(text, option)
+    try:
+        base = network(arguments.network)
+        chosen = base.with_(**changes)
+    except AllreduceError as mistake:
+        raise UsageError("--network", arguments.network, str(mistake)) from None
+    calibration.tell(arguments.network, unused={*changes, calibration.STEP})
+    return chosen if chosen == base else _starred(base, chosen)
+
+
+def _starred(base: Network, chosen: Network) -> Network:
+    """`chosen`, which is `base` with changes, under a name that shows it; they are told."""
+    told = [
+        f"{field.name} {getattr(chosen, field.name)}"
+        for field in fields(Network)
+        if getattr(chosen, field.name) != getattr(base, field.name)
+    ]
+    starred = chosen.with_(name=f"{base.name}*")
+    note = f"{starred.name} is {base.name} with {', '.join(told)}"
+    print(f"mpisgd simulate: note: {note}", file=sys.stderr)
+    return starred
+
+
+def _cases(arguments: argparse.Namespace, chosen: Network) -> Iterator[tuple[Schedule, int]]:
+    names = list(ALGORITHMS) if arguments.algorithm == "all" else arguments.algorithm.split(",")
+    sizes = parse_sizes(arguments.bytes, "--bytes", thousand=THOUSAND)
+    for name in dict.fromkeys(names):
+        for ranks in quantities.ranks("--ranks", arguments.ranks, MOST_RANKS):
+            try:
+                schedule = build(name.strip(), ranks, chosen.nodes(ranks))
+            except AllreduceError as mistake:
+                raise UsageError("--algorithm", arguments.algorithm, str(mistake)) from None
+            for size in sizes:
+                yield schedule, size
+
+
+class Conditions(NamedTuple):
+    """How a schedule is played: what `simulate` is told beside schedule, size and network."""
+
+    chunks: int
+    seeds: range
+    skew: float
+    look_every: float | None
+
+    def ends(self, schedule: Schedule, nbytes: int, chosen: Network) -> np.ndarray:
+        """When the last and the first rank are done (s): shape (2, repetitions)."""
+        ends = []
+        for seed in self.seeds:
+            start = self.skew * np.random.default_rng([seed, 1]).random(schedule.size)
+            seconds = simulate(
+                schedule,
+                nbytes,
+                chosen,
+                start=start,
+                chunks=self.chunks,
+                seed=seed,
+                look_every=self.look_every,
+            )
+            ends.append((seconds.max(), seconds.min()))
+        return np.array(ends).T
+
+
+def _conditions(arguments: argparse.Namespace) -> Conditions:
+    seed = quantities.whole("--seed", arguments.seed, low=0)
+    repetitions = quantities.whole("--repetitions", arguments.repetitions, high=1e6)
+    every = arguments.look_every
+    return Conditions(
+        quantities.whole("--chunks", arguments.chunks, high=256),
+        range(seed, seed + repetitions),
+        quantities.duration("--skew", arguments.skew),
+        None if every is None else quantities.duration("--look-every", every, open_low=True),
+    )
+
+
+def _row(
+    conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
+) -> dict[str, Any]:
+    last, first = conditions.ends(schedule, nbytes, chosen)
+    median, low, high = np.percentile(last, (50, 10, 90)).tolist()
+    sent = messages(schedule, nbytes, chunks=conditions.chunks)
+    rate = nbytes / median / 1e9 if median else math.nan
+    ranks = schedule.size
+    return {
+        "algorithm": schedule.name,
+        "ranks": ranks,
+        "bytes": nbytes,
+        "network": chosen.name,
+        "rounds": len(schedule.rounds),
+        "messages": len(sent.source),
+        "busiest_B": int(np.bincount(sent.source, sent.nbytes, ranks).max()),
+        "median_s": median,
+        "p10_s": low,
+        "p90_s": high,
+        "first_s": float(np.median(first)),
+        "algbw_GBps": rate,
+        "busbw_GBps": rate * 2 * (ranks - 1) / ranks if ranks > 1 else math.nan,
+    }
+
+
+def _write_goal(path: str, chunks: int, chosen: Network, schedule: Schedule, nbytes: int) -> None:
+    text = goal(schedule, nbytes, sum_s_per_B=chosen.sum_s_per_B, chunks=chunks)
+    try:
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError("--goal", path, str(error.strerror)) from None

@@ -1,0 +1,169 @@
+"""`mpisgd submit GRID.toml`: a grid of runs as Slurm jobs, or here; what is finished stays so."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from mpisgd.algorithms import ALGORITHMS
+from mpisgd.experiment.experiment import Experiment, flag
+from mpisgd.mpi import mpiexec
+from mpisgd.submit import datasets, estimate, local, queue, script
+from mpisgd.submit import folder as folders
+from mpisgd.submit import grid as grids
+from mpisgd.submit.folder import Found, State
+from mpisgd.submit.runs import GridRun
+from mpisgd.values import tables
+from mpisgd.values.errors import UsageError
+
+# Options that vary within the grid are columns too, behind these of them.
+OPTIONS = ("algorithm", "allreduce", "ranks", "batch", "seed")
+BEHIND = ("state", "job", "file")
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `mpisgd submit`."""
+    parser.add_argument("grid", metavar="GRID.toml", help="the runs; see docs/submit.md")
+    parser.add_argument("--folder", metavar="DIR", help="for results [results/NAME OF THE GRID]")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--local", action="store_true", help="run here, one after another")
+    how.add_argument("--scripts", action="store_true", help="write the scripts, submit nothing")
+    how.add_argument("--dry-run", action="store_true", help="print the runs, write nothing")
+    parser.add_argument("--mpiexec", metavar="PATH", help="for --local [the one beside Python]")
+    parser.add_argument("--format", choices=tables.FORMATS, default="table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what is left of the grid. Exit code 1 if a run failed here, 130 after Ctrl-C."""
+    grid = grids.read(arguments.grid)
+    folder = Path(arguments.folder or Path("results") / Path(arguments.grid).stem)
+    folders.check(folder)
+    if grid.settings is None and not (arguments.local or arguments.dry_run):
+        raise UsageError(grid.path, None, "has no [slurm] table; add it, or pass --local")
+    if arguments.dry_run:
+        datasets.note_missing(grid.runs)
+        _print(grid, folders.look(grid.runs, folder), folder, arguments)
+        return 0
+    launcher = None
+    if arguments.local and not all(run.virtual for run in grid.runs):
+        launcher = mpiexec.find(arguments.mpiexec)
+    if not (arguments.local or arguments.scripts):
+        queue.check()
+    before = folders.look(grid.runs, folder)  # mistakes before the folder is made
+    if arguments.local:
+        datasets.check([grid.runs[i] for i in _left(before)])
+    try:
+        with folders.alone(folder):
+            found = folders.look(grid.runs, folder)
+            if not arguments.local:
+                return _submit(grid, found, folder, arguments)
+            return _execute(grid, found, folder, launcher, arguments)
+    except OSError as error:  # a full disk, a folder that vanished
+        reason = error.strerror or "can't be written"
+        raise UsageError("--folder", error.filename or str(folder), reason) from None
+    except KeyboardInterrupt:
+        print("mpisgd submit: interrupted; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _left(found: list[Found]) -> list[int]:
+    """The numbers of the runs that are neither finished nor in the queue."""
+    return [i for i, each in enumerate(found) if each.state in (State.NEW, State.PARTIAL)]
+
+
+def _submit(
+    grid: grids.Grid, found: list[Found], folder: Path, arguments: argparse.Namespace
+) -> int:
+    """Write the scripts of all runs that are left, then put them into the queue."""
+    assert grid.settings is not None
+    left = _left(found)
+    for i in left:
+        text = script.text(grid.runs[i], grid.settings, folder, grid.path)
+        (folder / f"{grid.runs[i].name}.sh").write_text(text, encoding="utf-8")
+    shown: list[Any] = list(found)
+    try:
+        for i in [] if arguments.scripts else left:
+            path = folder / f"{grid.runs[i].name}.sh"
+            number = queue.submit(path, path.with_suffix(".job"))
+            shown[i] = Found(State.QUEUED, number, "submitted")
+    finally:
+        _print(grid, shown, folder, arguments)
+    return 0
+
+
+def _execute(
+    grid: grids.Grid, found: list[Found], folder: Path, launcher: Any, arguments: argparse.Namespace
+) -> int:
+    """Run what is left, here. A run that fails is named, and the others go on."""
+    left = _left(found)
+    failed = 0
+    shown = list(found)
+    with local.progress_bar([grid.runs[i] for i in left]) as bar:
+        for i in left:
+            reason = local.execute(grid.runs[i], folder, launcher)
+            if reason is None:
+                shown[i] = Found(State.FINISHED)
+            else:
+                failed += 1
+                shown[i] = Found(folders.look([grid.runs[i]], folder)[0].state, None, "failed")
+                print(f"mpisgd submit: {grid.runs[i].name}: {reason}", file=sys.stderr)
+            if bar is not None:
+                bar.update()
+    _print(grid, shown, folder, arguments)
+    return 1 if failed else 0
+
+
+def _print(
+    grid: grids.Grid, found: list[Found], folder: Path, arguments: argparse.Namespace
+) -> None:
+    """The table of all runs: `file` is the result where there is one, else script or log."""
+    rows = []
+    settled = [_shown(run) for run in grid.runs]
+    columns: list[Any] = ["run", *OPTIONS, *_varied(grid.runs), *BEHIND]
+    predicted: list[float] = []
+    if grid.cluster is not None:
+        predicted = [estimate.seconds(run, grid.cluster) for run in grid.runs]
+        columns.insert(-1, tables.Column("predicted_s", ".4g"))
+        print(f"mpisgd submit: {estimate.summary(grid.runs, grid.cluster)}", file=sys.stderr)
+    elif arguments.dry_run:
+        reason = f"{grid.path} has no [predict] table (docs/submit.md)"
+        print(f"mpisgd submit: no estimate of the cost: {reason}", file=sys.stderr)
+    for i, (run, each) in enumerate(zip(grid.runs, found, strict=True)):
+        ending = "log" if arguments.local else "sh"
+        if each.state == State.FINISHED:
+            ending = "h5"
+        rows.append(
+            {
+                **settled[i],
+                "run": run.name,
+                "state": each.slurm_state or str(each.state),
+                "job": each.job,
+                "file": str(folder / f"{run.name}.{ending}"),
+                **({"predicted_s": predicted[i]} if predicted else {}),
+            }
+        )
+    print(tables.render(tuple(columns), rows, arguments.format), flush=True)
+
+
+def _shown(run: GridRun) -> dict[str, Any]:
+    """The run's options by their flags, as cells of a table. Servers make no all-reduce."""
+    names = {option.name: flag(option) for option in fields(Experiment) if option.metadata}
+    cells = {names.get(name, name): value for name, value in run.settled().items()}
+    cells |= {"virtual": run.virtual, "delay": cells.get("delay", run.experiment.delay)}
+    if run.experiment.algorithm not in ALGORITHMS:
+        cells["allreduce"] = None
+    return {
+        name: ",".join(map(str, value)) if isinstance(value, tuple) else value
+        for name, value in cells.items()
+    }
+
+
+def _varied(runs: Sequence[GridRun]) -> list[str]:
+    """The options beside OPTIONS that the grid gives different values."""
+    options = [option for option in fields(Experiment) if option.metadata]
+    found = {flag(o): {getattr(run.experiment, o.name) for run in runs} for o in options}
+    found["virtual"] = {run.virtual for run in runs}
+    return [name for name, values in found.items() if len(values) > 1 and name not in OPTIONS]

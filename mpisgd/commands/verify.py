@@ -1,0 +1,83 @@
+"""`mpisgd verify`: are the all-reduce schedules right, for these numbers of ranks?"""
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from allreduce.algorithms import ALGORITHMS, build
+from allreduce.errors import ScheduleError
+from mpisgd.values import tables
+from mpisgd.values.errors import UsageError
+from mpisgd.values.options import whole
+
+COLUMNS = (
+    "algorithm", "ranks", "rounds", "transfers", "segments", "verdict",
+    tables.Column("verify_s", ".3f"),
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `mpisgd verify`."""
+    parser.add_argument("--ranks", default="1:17", help="such as 8, 1:64 or 1:17,127,128 [1:17]")
+    parser.add_argument("--algorithms", default="all", help="names with commas, or all [all]")
+    parser.add_argument("--format", choices=tables.FORMATS, default="table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Verify every combination; exit code 1 if any schedule is wrong."""
+    sizes, names = rank_counts(arguments.ranks), algorithm_names(arguments.algorithms)
+    rows = [_check(name, size) for name in names for size in sizes]
+    wrong = [row for row in rows if row["verdict"] != "right"]
+    print(tables.render(COLUMNS, rows, arguments.format))
+    print(f"{len(rows)} schedules verified, {len(wrong)} wrong", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def rank_counts(text: str, option: str = "--ranks") -> list[int]:
+    """From `1:4,8`: [1, 2, 3, 4, 8]. UsageError for anything else."""
+    allowed = "numbers of ranks such as 8, 1:64 or 1:17,127, each in 1..4096"
+    count = whole(1, 4096)
+    sizes: list[int] = []
+    for part in text.split(","):
+        low, colon, high = part.partition(":")
+        try:
+            first = count.parse(low)
+            last = count.parse(high) if colon else first
+        except ValueError:
+            raise UsageError(option, text, allowed) from None
+        if last < first:
+            raise UsageError(option, text, allowed)
+        sizes += range(first, last + 1)
+    return sizes
+
+
+def algorithm_names(text: str, option: str = "--algorithms") -> list[str]:
+    """From names with commas, or `all`. UsageError for an unknown one."""
+    names = list(ALGORITHMS) if text == "all" else text.split(",")
+    for name in names:
+        try:
+            build(name, 1)
+        except ScheduleError as error:
+            raise UsageError(option, text, str(error)) from None
+    return names
+
+
+def _check(name: str, size: int) -> dict[str, Any]:
+    from allreduce.verify import verify
+
+    schedule = build(name, size)
+    began, verdict = time.perf_counter(), "right"
+    try:
+        verify(schedule)
+    except ScheduleError as error:
+        verdict = str(error)
+    return {
+        "algorithm": name,
+        "ranks": size,
+        "rounds": len(schedule.rounds),
+        "transfers": sum(len(transfers) for transfers in schedule.rounds),
+        "segments": schedule.segments,
+        "verdict": verdict,
+        "verify_s": time.perf_counter() - began,
+    }

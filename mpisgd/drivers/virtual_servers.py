@@ -1,0 +1,189 @@
+"""A training run of virtual servers and workers, in this process."""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from allreduce.errors import Stalled
+from mpisgd.checkpoint.keeper import Keeping
+from mpisgd.commands.train import progress_bar, report
+from mpisgd.data import Dataset
+from mpisgd.drivers.virtual import Asked, VirtualRecorder, finish, open_store, virtual_network
+from mpisgd.experiment.building import VIRTUAL_STEP_S
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.experiment.remarks import tell_stopped
+from mpisgd.experiment.stragglers import pace
+from mpisgd.models.statistics import described, estimate_of
+from mpisgd.mpi.session import LEFT_EARLY, NOT_FINITE
+from mpisgd.servers.evaluation import Evaluator
+from mpisgd.servers.roles import Workshop
+from mpisgd.servers.server import Server
+from mpisgd.servers.worker import not_finite
+from mpisgd.training.worker import NotFinite
+from mpisgd.worlds.post import Post
+from mpisgd.worlds.virtual_servers import Offices
+
+ROWS = 1024  # rows of /updates handed to the store at once
+
+
+def train(
+    experiment: Experiment,
+    dataset: Dataset,
+    arguments: argparse.Namespace,
+    keeping: Keeping | None = None,
+) -> int:
+    """Train on `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
+    workshop = Workshop(experiment, dataset)
+    store, bar = open_store(experiment, arguments, keeping), progress_bar(experiment, keeping)
+    recorders = {rank: VirtualRecorder(rank, store, 1.0, None) for rank in workshop.roles.workers}
+    ledger = Ledger(store, bar)
+    evaluator = workshop.evaluator(store)
+    offices = world(workshop, evaluator, ledger, recorders)
+    if keeping is not None:
+        keep(keeping, experiment, offices, ledger, recorders)
+    reason: str | None = None
+    try:
+        code, reason = _run(offices, evaluator)
+    except BaseException as failure:
+        reason = repr(failure)
+        raise
+    finally:
+        if bar is not None:
+            bar.close()
+        ledger.flush()
+        finish(list(recorders.values()), store)
+        if store is not None and reason is not None:
+            store.close(reason=reason)
+    if code > 128:
+        tell_stopped(offices.servers[0].step, arguments.output)
+    elif reason is not None:
+        print(f"mpisgd: {reason}", file=sys.stderr)
+    if reason is not None:
+        return code
+    if store is not None:
+        store.complete(evaluator.last | summary(offices.servers, evaluator))
+    report(experiment, evaluator.last, arguments)
+    return 0
+
+
+def _run(offices: Offices, evaluator: Evaluator) -> tuple[int, str | None]:
+    """To the end: the exit code, and the reason for one that is not 0."""
+    try:
+        with Asked(offices.ask_to_stop) as asked:
+            offices.run()
+        check_finite(offices.servers, evaluator)
+    except NotFinite as failure:
+        return NOT_FINITE, str(failure)
+    except Stalled as stall:
+        return LEFT_EARLY, str(stall)
+    first = offices.servers[0]
+    if first.stopping:
+        told = f"stopped by signal {asked.number} after step {first.step}"
+        return 128 + asked.number, told
+    return 0, None
+
+
+def keep(
+    keeping: Keeping,
+    experiment: Experiment,
+    offices: Offices,
+    ledger: "Ledger",
+    recorders: Mapping[int, VirtualRecorder],
+) -> None:
+    """Let the run be saved, and go on from where it was. Nothing has begun."""
+    identity = {**keeping.identity, "config": experiment.config()}
+    keeper, resumed = keeping._replace(identity=identity).keeper(), keeping.resumed
+    offices.servers[0].rests = keeping.rests(0.0)
+    for server in offices.servers[1:]:
+        server.defers = True
+    evaluator = offices.evaluator
+    if resumed is not None:
+        evaluator.last, kept = resumed.meta["evaluation"], resumed.meta["keep"]
+        evaluator.evaluated, ledger.added = kept["evaluation"], kept["updates"]
+        for rank, recorder in recorders.items():
+            recorder.reported = resumed.meta["reported"][rank]
+        offices.restore(resumed.sections())
+
+    def save(sections: Mapping[str, Any]) -> None:
+        ledger.flush()
+        finish(list(recorders.values()), ledger.store)
+        reported = [0] * experiment.ranks
+        for rank, recorder in recorders.items():
+            reported[rank] = recorder.reported
+        meta = {
+            "step": offices.servers[0].step,
+            "evaluation": evaluator.last,
+            "keep": {"evaluation": evaluator.evaluated, "updates": ledger.added},
+            "reported": reported,
+        }
+        keeper.write(meta, sections.items())
+
+    offices.keep = save
+
+
+def world(
+    workshop: Workshop,
+    evaluator: Evaluator,
+    ledger: "Ledger | None" = None,
+    recorders: Any = None,
+) -> Offices:
+    """The servers and workers of an experiment on a virtual network, nothing begun."""
+    experiment = workshop.experiment
+    rows: dict[int, Any] = recorders if recorders is not None else defaultdict(_Nobody)
+    post = Post(virtual_network(experiment), experiment.ranks, experiment.seed)
+    seconds = VIRTUAL_STEP_S if experiment.step_seconds is None else experiment.step_seconds
+    return Offices(
+        post, workshop, pace(experiment.straggler, seconds, experiment.seed), evaluator,
+        (ledger or Ledger(None)).add, lambda rank, step, columns: rows[rank].step(step, columns),
+    )  # fmt: skip
+
+
+class Ledger:
+    """Rows of /updates on their way to a store, if there is one."""
+
+    def __init__(self, store: Any, bar: Any = None):
+        self.store, self.bar = store, bar
+        self.added = 0  # rows so far, those before a restart included
+        self.rows: list[dict[str, float]] = []
+
+    def add(self, row: dict[str, float]) -> None:
+        if self.bar is not None and row["server"] == 0 and row["used"]:
+            self.bar.update()
+        self.added += 1
+        if self.store is not None:
+            self.rows.append(row)
+            if len(self.rows) >= ROWS:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hand over what is left."""
+        if self.store is not None:
+            self.store.updates(self.rows)
+            self.rows = []
+
+
+def check_finite(servers: list[Server], evaluator: Evaluator | None = None) -> None:
+    """Raise NotFinite if a worker met what was not."""
+    told = [server.failed for server in servers]
+    told += [] if evaluator is None else [evaluator.failed]
+    failures = [failed for failed in told if failed is not None]
+    if failures:
+        raise not_finite(*min(failures))
+
+
+def summary(servers: list[Server], evaluator: Evaluator) -> dict[str, Any]:
+    """What a result file says of the whole run."""
+    from mpisgd.commands.replay import digest
+
+    return {
+        "parameters_sha256": digest(evaluator.parameters.flat),
+        **described(evaluator.model, estimate_of(evaluator.dataset)),
+        "lost_workers": sorted(set().union(*(server.lost for server in servers))),
+    }
+
+
+class _Nobody:
+    def step(self, step: int, columns: dict[str, float]) -> None:
+        """Rows that nobody wants."""

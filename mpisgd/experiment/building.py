@@ -1,0 +1,110 @@
+"""What an Experiment makes of a rank: its data, model, parameters, optimiser, worker, algorithm.
+
+NumPy and the rest are imported where they are used: a command line is checked without them.
+"""
+
+from typing import Any, NamedTuple
+
+from mpisgd.experiment.experiment import Experiment
+
+VIRTUAL_STEP_S = 1e-3  # seconds of a virtual step when --step-time does not say
+
+
+class Place(NamedTuple):
+    """Where a worker would stand: enough to build one, which finds a user's mistakes before any
+    message, and to time its computation."""
+
+    rank: int
+    size: int
+
+
+def build_worker(experiment: Experiment, dataset: Any, site: Any) -> Any:
+    """The Worker of one rank: model, data, optimiser on its site. `experiment` is resolved."""
+    from mpisgd.data.shards import Sampler
+    from mpisgd.training import optimisers
+    from mpisgd.training.worker import CONTROL, Worker
+
+    model = build_model(experiment, dataset, site.rank, site.size)
+    parameters = build_parameters(experiment, model, CONTROL)
+    optimiser, ema = build_rule(experiment, parameters.flat)
+    steps = experiment.steps or 1
+    worker = Worker(
+        site, model, dataset,
+        Sampler(dataset.samples, site.size, experiment.batch, experiment.seed),
+        optimiser, optimisers.schedule(experiment.rate_schedule, experiment.scaled_rate, steps),
+        steps,
+        parameters, ema, experiment.evaluate_every or 0,
+    )  # fmt: skip
+    worker.clip, worker.augment = experiment.clip, build_augment(experiment, dataset)
+    return worker
+
+
+def build_model(experiment: Experiment, dataset: Any, rank: int, size: int) -> Any:
+    """The model of rank `rank` of the `size` that train."""
+    from mpisgd import models
+
+    options = {"hidden": experiment.hidden} if experiment.hidden is not None else {}
+    return models.build(
+        experiment.model, dataset, rank=rank, size=size, seed=experiment.seed, **options
+    )
+
+
+def build_augment(experiment: Experiment, dataset: Any) -> Any:
+    """What is done to each batch; None for nothing."""
+    from mpisgd.data import augment
+
+    return augment.build(experiment.augment, experiment.seed, dataset)
+
+
+def build_parameters(experiment: Experiment, model: Any, extra: int = 0) -> Any:
+    """Where every rank starts."""
+    import numpy as np
+
+    from mpisgd.training.parameters import Parameters
+
+    parameters = Parameters(model.shapes, experiment.dtype, extra)
+    model.initialise(parameters, np.random.default_rng((experiment.seed, 1)))
+    return parameters
+
+
+def build_rule(experiment: Experiment, flat: Any) -> tuple[Any, Any]:
+    """The optimiser of (a part of) the flat parameters, and their moving average, if any."""
+    from mpisgd.training import optimisers
+
+    optimiser = optimisers.build(
+        experiment.optimiser, flat.size, flat.dtype,
+        momentum=experiment.momentum, weight_decay=experiment.weight_decay,
+        nesterov=experiment.nesterov or None,
+        decay=experiment.rmsprop_decay, epsilon=experiment.epsilon,
+    )  # fmt: skip
+    ema = None
+    if experiment.ema is not None:
+        ema = optimisers.EMA(flat.size, experiment.ema, experiment.ema_warm_up, flat.dtype)
+        ema.update(flat)
+    return optimiser, ema
+
+
+def algorithm_run(experiment: Experiment, worker: Any) -> Any:
+    """The generator of the experiment's algorithm on `worker`."""
+    from mpisgd.algorithms import ALGORITHMS, OPTIONS
+    from mpisgd.values.registry import resolve
+
+    function = resolve(ALGORITHMS, experiment.algorithm, "--algorithm")
+    if worker.step >= worker.last:  # restored where its run had ended
+        return worker.conclude()
+    return function(worker, **{n: getattr(experiment, n) for n in OPTIONS[experiment.algorithm]})
+
+
+def load(experiment: Experiment) -> Any:
+    """The experiment's data set."""
+    from mpisgd import data
+
+    return data.load(
+        experiment.data, experiment.data_path, samples=experiment.data_samples,
+        seed=experiment.seed,
+    )  # fmt: skip
+
+
+def resolve_for(experiment: Experiment, dataset: Any, ranks: int) -> Experiment:
+    """The experiment with what follows from the data and the number of ranks."""
+    return experiment.resolved(ranks, dataset.samples)

@@ -1,0 +1,378 @@
+"""The experiment: everything that decides a run's numbers, checked before anything starts."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from allreduce.algorithms import ALGORITHMS as SCHEDULES_OF
+from mpisgd.algorithms import NAMES, OPTIONS
+from mpisgd.data import DATASETS
+from mpisgd.data.augment import AUGMENTS
+from mpisgd.experiment import step_times, stragglers
+from mpisgd.models import HIDDEN, MODELS
+from mpisgd.training.learning_rates import SCHEDULES
+from mpisgd.values import options, sizes
+from mpisgd.values.errors import UsageError, nearest
+
+# Bytes in a bucket of minibatch-overlap. A message of n bytes wastes 1 / (1 + n / (alpha / beta))
+# of its time on latency; alpha / beta is 62 kB at 25 us and 20 Gbps, so here about a fifth. Larger
+# ones would leave the small nets that CPUs train with nothing to overlap.
+BUCKET = 1 << 18
+
+ALLREDUCES = (*SCHEDULES_OF, *(f"hierarchical:{inner}" for inner in SCHEDULES_OF))
+
+
+def _option(default: Any, kind: options.Kind, help: str, flag: str | None = None) -> Any:
+    """A field with how it is read, what it means and, where it differs, its flag."""
+    return field(default=default, metadata={"kind": kind, "help": help, "flag": flag})
+
+
+def _size() -> options.Kind:
+    """Bytes of messages, as `mpisgd bench` reads them: 1M is 1 MiB."""
+
+    def parse(value: Any) -> int:
+        try:
+            nbytes = sizes.parse_size(str(value))
+        except UsageError:  # it cannot name the place
+            raise ValueError from None
+        if nbytes < 1:
+            raise ValueError
+        return nbytes
+
+    return options.Kind("a size such as 256K, 1M or 25MB, at least 1 byte", parse)
+
+
+def _step_time() -> options.Kind:
+    """Seconds, or the text of a model that gives them once the batch is known."""
+    plain = options.duration()
+    return options.Kind(
+        step_times.ALLOWED, lambda v: v if step_times.is_model(v) else plain.parse(v)
+    )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One training run. `None` means not given; `resolved` fills in what follows from the rest."""
+
+    algorithm: str = _option("minibatch", options.one_of(NAMES), "how ranks learn together")
+    tau: int | None = _option(None, options.whole(1), "local steps between averages [4]")
+    delay: int | str | None = _option(
+        None, options.or_word(options.whole(0), "auto"), "steps an average has time for [1]"
+    )
+    xi: float | None = _option(None, options.number(0, 1), "local update proportion [0.25]")
+    merge: str | None = _option(
+        None, options.one_of(("convex", "delta", "overwrite")), "how an average enters [convex]"
+    )
+    bucket_bytes: int | None = _option(
+        None, _size(), "gradients all-reduced together while backward goes on [256K]", "bucket"
+    )
+    servers: int | None = _option(None, options.whole(1, 4096), "shards of the parameters [1]")
+    colocated: bool | None = _option(None, options.switch(), "shard s lives on worker s as well")
+    backups: int | None = _option(None, options.whole(0), "workers an update does without [1]")
+    group: int | None = _option(None, options.whole(1), "gradients in an update [workers]")
+    timeout_s: float | None = _option(
+        None, options.duration(), "from its first gradient to the update [1 s]", "timeout"
+    )
+    stale: str | None = _option(
+        None, options.one_of(("finish", "abandon")), "what becomes of out-of-date work [finish]"
+    )
+    staleness_rate: bool | None = _option(
+        None, options.switch(), "a gradient counts 1/max(1, staleness)"
+    )
+    push: str | None = _option(
+        None, options.one_of(("whole", "layerwise")), "when a shard's gradient leaves [whole]"
+    )
+    reads: str | None = _option(
+        None,
+        options.one_of(("independent", "consistent")),
+        "versions of a worker's shards [independent]",
+    )
+    prefetch: bool | None = _option(
+        None, options.switch(), "the next gradient is computed while parameters are under way"
+    )
+    requeue: bool | None = _option(None, options.switch(), "a dropped batch is computed again")
+    staleness: int | None = _option(None, options.whole(0), "age of the gradients, in updates [0]")
+    ramp: int | None = _option(
+        None, options.whole(0), "steps in which staleness rises to that [3 epochs]"
+    )
+    allreduce: str = _option("butterfly", options.one_of(ALLREDUCES), "schedule of the averages")
+    chunks: int = _option(1, options.whole(1, 200), "pieces a message is cut in")
+    progress: str = _option(
+        "poll",
+        options.one_of(("poll", "thread", "perfect")),
+        "who moves averages on during a step (perfect: with --virtual only)",
+    )
+    network: str | None = _option(
+        None, options.text(), "network of --virtual, a preset or a .toml file [ideal]"
+    )
+    model: str = _option("mlp", options.one_of(MODELS), "what is trained")
+    hidden: tuple[int, ...] | None = _option(
+        None, options.wholes(1, 10**6), "units of mlp's layers [64], channels of convolutions"
+    )
+    data: str = _option("digits", options.one_of(DATASETS), "what it is trained on")
+    data_path: str | None = _option(None, options.text(), "folder or file of the data")
+    data_samples: int | None = _option(
+        None,
+        options.whole(1, 10**9),
+        "training samples to use; the test set of real data stays whole",
+    )
+    augment: str = _option(
+        "none", options.one_of(AUGMENTS), "what is done to the images of a batch, drawn anew"
+    )
+    batch: int = _option(32, options.whole(1), "samples a rank and step")
+    epochs: float | None = _option(
+        None, options.number(0, 1e6, above=True), "passes through the data [10]"
+    )
+    steps: int | None = _option(None, options.whole(1, 10**9), "steps, instead of epochs")
+    rate: float = _option(0.1, options.number(0), "learning rate", "lr")
+    linear_scaling: bool = _option(
+        False, options.switch(), "the rate times the gradients that an update is the mean of"
+    )
+    rate_schedule: str = _option(
+        "constant", options.one_of(SCHEDULES), "how it changes", "schedule"
+    )
+    optimiser: str = _option("sgd", options.one_of(("sgd", "rmsprop")), "the update rule")
+    momentum: float = _option(0.9, options.number(0, 1), "momentum")
+    rmsprop_decay: float | None = _option(
+        None, options.number(0, 1), "rmsprop: of the mean square [0.9]"
+    )
+    epsilon: float | None = _option(None, options.number(0), "rmsprop: under the root [1.0]")
+    clip: float | None = _option(
+        None, options.number(0, above=True), "largest norm of a rank's gradient"
+    )
+    nesterov: bool = _option(False, options.switch(), "Nesterov's momentum")
+    weight_decay: float = _option(0.0, options.number(0), "added to the gradient, times x")
+    ema: float | None = _option(None, options.number(0, 1), "decay of averaged parameters")
+    ema_warm_up: bool = _option(
+        False, options.switch(), "decay min(--ema, (1 + t) / (10 + t)) at update t"
+    )
+    dtype: str = _option("float32", options.one_of(("float32", "float64")), "of the parameters")
+    seed: int = _option(0, options.whole(0), "of everything random")
+    step_time_s: float | str | None = _option(
+        None,
+        _step_time(),
+        "pad a step's gradient to this long [with --network FILE: as calibrated]",
+        "step-time",
+    )
+    step_time_from: str | None = field(default=None, metadata={})
+    straggler: str | None = _option(None, stragglers.kind(), "who is slow, and how")
+    evaluate_every: int | None = _option(
+        None, options.whole(0), "steps between evaluations, 0: at the end only [an epoch]"
+    )
+    deadline_s: float = _option(60.0, options.duration(0.1), "longest wait for a peer", "deadline")
+    scaling: str | None = _option(
+        None, options.one_of(("weak", "strong")), "what a set of runs is part of"
+    )
+    ranks: int = field(default=1, metadata={})
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], place: str = "--{}", hint: str = "") -> "Experiment":
+        """From field names (or flags) and values, text or typed.
+
+        `place` says where a value stands, for messages; `hint` is said behind them where an option
+        is not one of the algorithm's. Raises UsageError for an unknown name, a value that is not
+        allowed and values that do not go together.
+        """
+        known = {name: f for f in fields(cls) if f.metadata for name in (f.name, flag(f))}
+        read = {}
+        for name, value in values.items():
+            if name not in known:
+                flags = sorted(flag(f) for f in fields(cls) if f.metadata)
+                allowed = f"no such option; there are {', '.join(flags)}{nearest(name, flags)}"
+                raise UsageError(place.format(name), None, allowed)
+            option = known[name]
+            where = place.format(flag(option))
+            if option.name in read:
+                raise UsageError(where, value, "is given twice, under both of its names")
+            read[option.name] = option.metadata["kind"].read(where, value)
+        experiment = cls(**read)
+        experiment.check(place, hint)
+        return experiment
+
+    def check(self, place: str = "--{}", hint: str = "") -> None:
+        """UsageError for values that do not go together; `place` and `hint` as in `read`."""
+        self._check_taken(place, hint)
+        for mistake in chain(self._unfitting(), self._unfitting_updates(), self._out_of_range()):
+            raise mistake
+
+    def _check_taken(self, place: str, hint: str) -> None:
+        """UsageError for an option that the algorithm does not have and others do."""
+        takes = OPTIONS[self.algorithm]
+        takers = {name for names in OPTIONS.values() for name in names}
+        for option in fields(self):
+            name = option.name
+            if name in takers and getattr(self, name) is not None and name not in takes:
+                users = ", ".join(a for a in OPTIONS if name in OPTIONS[a])
+                allowed = f"{self.algorithm} has none; {users} do{hint}"
+                given = getattr(self, name)
+                told = None if given is True else given  # a switch has no value on a command line
+                raise UsageError(place.format(flag(option)), told, allowed)
+
+    def _unfitting(self) -> Iterator[UsageError]:
+        """What does not go together in the model, the length of the run, averages and pushes."""
+        if self.hidden is not None and self.model not in HIDDEN:
+            yield UsageError("--hidden", self.hidden, f"--model {self.model} has no hidden layers")
+        if self.steps is not None and self.epochs is not None:
+            yield UsageError("--steps", self.steps, "give either --steps or --epochs")
+        if self.merge == "overwrite" and self.xi not in (None, 0.0):
+            yield UsageError("--xi", self.xi, "--merge overwrite keeps nothing local")
+        if self.merge == "delta" and self.xi is not None:
+            yield UsageError("--xi", self.xi, "--merge delta has no xi")
+        if self.prefetch and self.push == "layerwise":
+            allowed = (
+                "with --prefetch only whole: parts would leave before the last gradient is answered"
+            )
+            yield UsageError("--push", self.push, allowed)
+        if self.prefetch and self.requeue:
+            allowed = "not with --requeue: a batch begins before the last one's fate is known"
+            yield UsageError("--prefetch", None, allowed)
+
+    def _unfitting_updates(self) -> Iterator[UsageError]:
+        """What does not go together in the update rule."""
+        if self.nesterov and self.optimiser != "sgd":
+            yield UsageError("--nesterov", None, f"--optimiser {self.optimiser} has none; sgd does")
+        if self.clip is not None and self.algorithm == "minibatch-overlap":
+            allowed = "minibatch-overlap sends a gradient before its norm is known; minibatch can"
+            yield UsageError("--clip", self.clip, allowed)
+        if self.clip is not None and self.push == "layerwise":
+            allowed = "--push layerwise sends a gradient before its norm is known; whole can"
+            yield UsageError("--clip", self.clip, allowed)
+        for name in ("rmsprop_decay", "epsilon"):
+            if getattr(self, name) is not None and self.optimiser != "rmsprop":
+                allowed = f"--optimiser {self.optimiser} has none; rmsprop does"
+                yield UsageError(f"--{name.replace('_', '-')}", getattr(self, name), allowed)
+        if self.ema_warm_up and self.ema is None:
+            yield UsageError("--ema-warm-up", None, "needs --ema, the decay to come to")
+
+    def _out_of_range(self) -> Iterator[UsageError]:
+        """Values of which one alone is too large, or too large beside another."""
+        for name in ("rmsprop_decay", "momentum", "ema"):
+            if (value := getattr(self, name)) == 1.0:
+                yield UsageError(f"--{name.replace('_', '-')}", value, "a number in [0, 1)")
+        tau, delay = self.tau or 4, self.delay if self.delay is not None else 1
+        if "delay" in OPTIONS[self.algorithm] and isinstance(delay, int) and delay > tau:
+            yield UsageError("--delay", delay, f"at most --tau, which is {tau}")
+
+    def resolved(self, ranks: int, samples: int) -> "Experiment":
+        """With every default that depends on the rest, or on the data, filled in."""
+        takes = OPTIONS[self.algorithm]
+        values = self._defaults()
+        if "servers" in takes:
+            values |= self._resolved_servers(ranks)
+        resolved = replace(self, **values, ranks=ranks)
+        if self.straggler is not None:
+            stragglers.parse(self.straggler).check(resolved.workers)
+        steps_per_epoch = -(-samples // (resolved.step_workers * self.batch))
+        if "ramp" in takes and self.ramp is None:
+            values["ramp"] = 3 * steps_per_epoch
+        epochs = self.epochs or 10
+        steps = self.steps if self.steps is not None else max(1, round(epochs * steps_per_epoch))
+        every = self.evaluate_every if self.evaluate_every is not None else steps_per_epoch
+        if isinstance(self.step_time_s, str):
+            values["step_time_from"] = self.step_time_s
+            values["step_time_s"] = step_times.seconds(self.step_time_s, self.batch)
+        elif self.step_time_s is None and (calibrated := resolved._calibrated_step()) is not None:
+            values |= {"step_time_from": self.network, "step_time_s": calibrated}
+        return replace(resolved, **values, steps=steps, evaluate_every=every)
+
+    def _defaults(self) -> dict[str, Any]:
+        """Of the options that were not given: those that depend on neither ranks nor data."""
+        defaults: dict[str, Any] = {"tau": 4, "delay": 1, "merge": "convex", "xi": 0.25}
+        defaults |= {"backups": 1, "timeout_s": 1.0, "stale": "finish", "staleness_rate": False}
+        defaults |= {"staleness": 0, "bucket_bytes": BUCKET}
+        if self.merge is not None:
+            defaults["xi"] = {"convex": 0.25, "delta": 1.0, "overwrite": 0.0}[self.merge]
+        if self.delay == "auto":
+            del defaults["tau"]  # follows from the delay, see tuning
+        takes = OPTIONS[self.algorithm]
+        values = {
+            name: default
+            for name, default in defaults.items()
+            if name in takes and getattr(self, name) is None
+        }
+        if self.model in HIDDEN and self.hidden is None:
+            values["hidden"] = HIDDEN[self.model]
+        return values
+
+    def _calibrated_step(self) -> float | None:
+        """A step's seconds by the file of `--network`, if it was calibrated with this model."""
+        return step_times.of_network(
+            self.network, self.batch, model=self.model, hidden=list(self.hidden or ()),
+            data=self.data, dtype=self.dtype,
+        )  # fmt: skip
+
+    def _resolved_servers(self, ranks: int) -> dict[str, Any]:
+        """Servers and what follows from the number of workers; UsageError if that is too small."""
+        servers, colocated = self.servers or 1, bool(self.colocated)
+        workers = ranks if colocated else ranks - servers
+        if workers < 1 or servers > ranks:
+            fits = "at most one server a rank" if colocated else "leave a rank for a worker"
+            more = "start more with mpiexec -n, or --virtual"
+            raise UsageError("--servers", servers, f"{fits}; ranks: {ranks}; {more}")
+        if "backups" in OPTIONS[self.algorithm]:
+            backups = 1 if self.backups is None else self.backups
+            if backups >= workers:
+                raise UsageError("--backups", backups, f"fewer than the workers, {workers}")
+        if (self.group or 1) > workers:
+            raise UsageError("--group", self.group, f"at most the workers, {workers}")
+        named: dict[str, Any] = {"servers": servers, "colocated": colocated}
+        named |= {"requeue": bool(self.requeue), "push": self.push or "whole"}
+        named["reads"] = self.reads or "independent"
+        if "prefetch" in OPTIONS[self.algorithm]:
+            named["prefetch"] = bool(self.prefetch)
+        if "group" in OPTIONS[self.algorithm]:
+            named["group"] = self.group or workers
+        return named
+
+    @property
+    def workers(self) -> int:
+        """Ranks that compute gradients; of a resolved experiment."""
+        if "servers" not in OPTIONS[self.algorithm] or self.colocated:
+            return self.ranks
+        return self.ranks - (self.servers or 1)
+
+    @property
+    def step_workers(self) -> int:
+        """Workers whose gradients make a step: all but backups."""
+        return self.workers - (self.backups or 0)
+
+    @property
+    def update_gradients(self) -> int:
+        """Ranks' gradients that an update is the mean of; of a resolved experiment."""
+        if self.algorithm == "async":
+            return 1
+        return self.group or self.step_workers
+
+    @property
+    def scaled_rate(self) -> float:
+        """The learning rate, times `update_gradients` with `--linear-scaling` (Goyal et al. 2017;
+        Chen et al. 2016: 0.045 in async, 0.045 N in sync); of a resolved experiment."""
+        return self.rate * self.update_gradients if self.linear_scaling else self.rate
+
+    @property
+    def step_seconds(self) -> float | None:
+        """`--step-time` in seconds, once resolved."""
+        assert not isinstance(self.step_time_s, str), "not resolved yet"
+        return self.step_time_s
+
+    def config(self) -> dict[str, Any]:
+        """Plain values, as the result file keeps them."""
+        return asdict(self)
+
+
+def flag(option: Any) -> str:
+    """The option's name on the command line and in TOML, without dashes before it."""
+    return option.metadata["flag"] or option.name.replace("_", "-")
+
+
+def from_file(path: str) -> dict[str, Any]:
+    """The values of a TOML file. UsageError if it cannot be read."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(path, None, error.strerror or "cannot be read") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(path, None, f"not TOML: {error}") from None

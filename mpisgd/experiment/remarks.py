@@ -1,0 +1,83 @@
+"""What a user is told beside the results: what a run takes for granted, and how it was left."""
+
+import argparse
+import sys
+from typing import Any
+
+from mpisgd.experiment import step_times
+from mpisgd.experiment.arguments import is_given
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.predict import calibration
+
+
+def tell_assumptions(
+    experiment: Experiment, dataset: Any, arguments: argparse.Namespace, rank: int | None = None
+) -> None:
+    """Before a run, on standard error: what looks like a mistake, or is easily forgotten.
+
+    `rank`: the first tells it; None: of a virtual run.
+    """
+    if rank:
+        return
+    lines = [*_few_samples(experiment, dataset), *_high_rate(experiment, arguments)]
+    if rank is None:
+        lines += [*_free_time(experiment), *_calibrated(experiment)]
+        unused = () if experiment.step_time_from == experiment.network else (calibration.STEP,)
+        lines += calibration.doubts(experiment.network, unused)
+    for line in lines:
+        print(f"mpisgd: note: {line}", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def tell_stopped(step: int, output: str | None) -> None:
+    """After a run that a signal ended: how far it got, and where that is."""
+    kept = f"; results so far: {output}.partial" if output else ""
+    print(f"mpisgd: stopped by a signal after step {step}{kept}", file=sys.stderr)
+
+
+def _few_samples(experiment: Experiment, dataset: Any) -> list[str]:
+    """No step has whole batches."""
+    if experiment.ranks * experiment.batch <= dataset.samples:
+        return []
+    return [
+        f"{experiment.ranks} ranks times --batch {experiment.batch} are more than the "
+        f"{dataset.samples} samples; every step is an epoch"
+    ]
+
+
+def _high_rate(experiment: Experiment, arguments: argparse.Namespace) -> list[str]:
+    """Single gradients, stale by as many updates as there are other workers, at the rate and with
+    the momentum that suit a mean over all of them: it learns nothing, and says nothing."""
+    single = experiment.algorithm in ("async", "softsync") and experiment.update_gradients == 1
+    if not single or experiment.workers < 2 or is_given(arguments, "rate", "momentum"):
+        return []
+    return [
+        f"{experiment.algorithm} applies each gradient of {experiment.workers} workers by itself, "
+        f"at the default --lr {experiment.rate:g} with --momentum {experiment.momentum:g}; that is "
+        "much for stale gradients: try less of either"
+    ]
+
+
+def _calibrated(experiment: Experiment) -> list[str]:
+    """Where a step's seconds come from if the network is a file, which may know them, and whether
+    they were measured at the batch."""
+    network, source = experiment.network, experiment.step_time_from
+    beyond = step_times.outside(source, experiment.batch)
+    if source is not None and (beyond or source == network):
+        how = beyond or "as calibrated"
+        return [f"a step takes {experiment.step_seconds:.3g} s, {how} in {source}"]
+    if network is None or not network.endswith(".toml"):
+        return []
+    if experiment.step_seconds is not None:
+        return []
+    return [f"{network} has no step of this --model, --hidden, --data and --dtype"]
+
+
+def _free_time(experiment: Experiment) -> list[str]:
+    """What virtual time leaves out unless it is told."""
+    found = []
+    if experiment.network is None and experiment.ranks > 1:
+        found.append("without --network messages take no virtual time")
+    if experiment.step_seconds is None:
+        found.append("without --step-time a step takes 1 ms of virtual time")
+    return ["; ".join(found)] if found else []

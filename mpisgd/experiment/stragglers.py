@@ -1,0 +1,220 @@
+"""Slow ranks on demand: factors on a step's time, drawn from the seed, the same in every world.
+
+A specification is one or more terms with commas between them; their factors multiply:
+
+    3:5x              rank 3 takes 5 times as long; 1-3:2x for ranks 1 to 3
+    exponential       times an exponential variable of mean 1
+    shifted:SHARE     (1 - SHARE) + SHARE * exponential of mean 1
+    lognormal:SIGMA   exp(SIGMA * normal - SIGMA^2 / 2), of mean 1
+    pareto:ALPHA[:P]  with probability P (1), a Pareto variable >= 1 with that tail
+    trace:FILE        numbers in a text file, a row a step, a column a rank; both repeat
+    3:die@100         rank 3 dies when it begins step 100
+
+Ranks are counted from 0 among those that compute: with parameter servers, the workers. A rank's
+draws depend on the seed, the rank and the step alone. No number is above 1e6, no product above 1e9.
+"""
+
+import math
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from mpisgd.values.errors import UsageError
+from mpisgd.values.options import Kind, plain
+
+STREAM = 0x736C_6F77  # apart from every other use of the seed
+BLOCK = 512  # draws made at once
+LARGEST = 1e6  # number in a specification
+LONGEST = 1e9  # times as long as usual: an infinite time would be that of a dead rank
+ALLOWED = (
+    "terms such as 3:5x, 1-3:2x, exponential, shifted:0.5, lognormal:0.5, pareto:1.5:0.1, "
+    "trace:FILE, 3:die@100, with commas"
+)
+
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+_RANKS = re.compile(r"(\d+)(?:-(\d+))?:(?:([0-9.eE+-]+)x|die@(\d+))", re.ASCII)
+
+
+@dataclass
+class Straggler:
+    """`factor(rank, step)`: how many times as long as usual; inf from the step on it is dead."""
+
+    seed: int
+    slow: list[tuple[int, int, float]] = field(default_factory=list)
+    deaths: dict[int, int] = field(default_factory=dict)
+    draws: list[Draw] = field(default_factory=list)
+    traces: list[np.ndarray] = field(default_factory=list)
+    _blocks: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict)
+
+    def factor(self, rank: int, step: int) -> float:
+        """Steps count from 1."""
+        if self.deaths and step >= self.deaths.get(rank, step + 1):
+            return math.inf
+        factor = 1.0
+        for low, high, slow in self.slow:
+            if low <= rank <= high:
+                factor *= slow
+        for trace in self.traces:
+            factor *= float(trace[(step - 1) % len(trace), rank % trace.shape[1]])
+        if self.draws:
+            factor *= self._drawn(rank, step)
+        return min(factor, LONGEST)
+
+    def check(self, ranks: int) -> None:
+        """UsageError for a term about a rank that is none of those that compute."""
+        named = [(low, high) for low, high, _ in self.slow] + [(r, r) for r in self.deaths]
+        for low, high in named:
+            if high >= ranks:
+                which = str(low) if low == high else f"{low}-{high}"
+                raise UsageError("--straggler", which, f"ranks that compute are 0 to {ranks - 1}")
+
+    def _drawn(self, rank: int, step: int) -> float:
+        number, place = divmod(step - 1, BLOCK)
+        cached = self._blocks.get(rank)
+        if cached is None or cached[0] != number:
+            values = np.ones(BLOCK)
+            for term, draw in enumerate(self.draws):
+                generator = np.random.default_rng((self.seed, STREAM, rank, number, term))
+                values *= draw(generator, BLOCK)
+            cached = self._blocks[rank] = number, values
+        return float(cached[1][place])
+
+
+class Pace:
+    """Seconds that a rank's step is to take: `step_s`, or what its gradient took, times a factor.
+
+    With real ranks no step is shorter than its gradient: there, give a step time that leaves room.
+    """
+
+    def __init__(self, step_s: float | None, straggler: Straggler | None):
+        self.step_s, self.straggler = step_s, straggler
+
+    def stretches(self, rank: int, step: int) -> bool:
+        """Whether the step is to take longer than its gradient."""
+        return self.step_s is not None or (
+            self.straggler is not None and self.straggler.factor(rank, step) != 1.0
+        )
+
+    def __call__(self, rank: int, step: int, computed_s: float = 0.0) -> float:
+        """inf if the rank is dead."""
+        usual = computed_s if self.step_s is None else self.step_s
+        return usual if self.straggler is None else usual * self.straggler.factor(rank, step)
+
+
+def pace(text: str | None, step_s: float | None, seed: int) -> Pace:
+    """The pace of an experiment. Raises UsageError."""
+    return Pace(step_s, None if text is None else parse(text, seed))
+
+
+def parse(text: str, seed: int = 0) -> Straggler:
+    """What the specification `text` says. Raises UsageError."""
+    straggler = Straggler(seed)
+    for term in text.split(","):
+        try:
+            _add(straggler, term.strip())
+        except UsageError:
+            raise
+        except (ValueError, IndexError):
+            raise UsageError("--straggler", term, ALLOWED) from None
+    return straggler
+
+
+def kind() -> Kind:
+    """How an option holds a specification: as its text, once it has been read."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError
+        parse(value)
+        return value
+
+    return Kind(ALLOWED, read)
+
+
+def die() -> NoReturn:
+    """End this process as a crash would: nobody is told."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("still alive")
+
+
+def _add(straggler: Straggler, term: str) -> None:
+    match = _RANKS.fullmatch(term)
+    if match is None:
+        _add_draw(straggler, term)
+        return
+    low, high, slow, step = match.groups()
+    first, last = int(low), int(high or low)
+    _require(first <= last <= LARGEST)
+    if step is not None:
+        _require(int(step) >= 1)
+        straggler.deaths |= {rank: int(step) for rank in range(first, last + 1)}
+    else:
+        _require(0 < float(slow) <= LARGEST)
+        straggler.slow.append((first, last, float(slow)))
+
+
+def _add_draw(straggler: Straggler, term: str) -> None:
+    name, _, rest = term.partition(":")
+    if name == "trace":
+        straggler.traces.append(_trace(rest))
+        return
+    values = [float(plain(part)) for part in rest.split(":")] if rest else []
+    _require(all(0 < value <= LARGEST for value in values))
+    if name == "exponential":
+        _require(not values)
+        straggler.draws.append(lambda generator, count: generator.exponential(size=count))
+    elif name == "shifted":
+        (share,) = values
+        _require(share <= 1)
+        straggler.draws.append(
+            lambda generator, count: 1 - share + share * generator.exponential(size=count)
+        )
+    elif name == "lognormal":
+        (sigma,) = values
+        straggler.draws.append(
+            lambda generator, count: generator.lognormal(-(sigma**2) / 2, sigma, count)
+        )
+    elif name == "pareto":
+        alpha, chance = (*values, 1.0)[:2]
+        _require(1 <= len(values) <= 2 and chance <= 1)
+        straggler.draws.append(_pareto(alpha, chance))
+    else:
+        raise ValueError
+
+
+def _pareto(alpha: float, chance: float) -> Draw:
+    def draw(generator: np.random.Generator, count: int) -> np.ndarray:
+        hit = generator.random(count) < chance
+        with np.errstate(over="ignore"):  # a tail too heavy for floats
+            return np.where(hit, 1 + generator.pareto(alpha, count), 1.0)
+
+    return draw
+
+
+def _trace(path: str) -> np.ndarray:
+    """The factors in a file: (steps, ranks). Commas or blanks between the columns, # comments."""
+    allowed = f"a text file of numbers > 0 up to {LARGEST:g}, a row a step, a column a rank"
+    if not path or "\0" in path:
+        raise UsageError("--straggler", f"trace:{path}", f"names no file: {allowed}")
+    try:
+        text = Path(path).read_text(encoding="utf-8").replace(",", " ")
+        rows = [line.partition("#")[0].split() for line in text.splitlines()]
+        trace = np.array([[float(plain(word)) for word in row] for row in rows if row])
+    except OSError as error:
+        raise UsageError(f"--straggler trace:{path}", None, error.strerror or allowed) from None
+    except ValueError:
+        raise UsageError(f"--straggler trace:{path}", None, allowed) from None
+    if trace.ndim != 2 or not trace.size or not ((trace > 0) & (trace <= LARGEST)).all():
+        raise UsageError(f"--straggler trace:{path}", None, allowed)
+    return trace
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise ValueError

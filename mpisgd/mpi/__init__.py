@@ -1,0 +1,1 @@
+"""MPI around a run: starting it, living under it, hosts on one machine."""

@@ -1,0 +1,1 @@
+"""Parameter servers and their workers: who they are, what they tell each other."""

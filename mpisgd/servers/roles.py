@@ -1,0 +1,117 @@
+"""Who is a server and who a worker, which part of the parameters is whose; and making both."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpisgd.algorithms import OPTIONS, WORKING
+from mpisgd.algorithms.policies import POLICIES, Policy
+from mpisgd.data import Dataset
+from mpisgd.data.shards import Sampler
+from mpisgd.experiment.building import build_augment, build_model, build_parameters, build_rule
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.models import Model
+from mpisgd.servers.evaluation import Evaluator
+from mpisgd.servers.server import Server
+from mpisgd.servers.worker import ServedWorker
+from mpisgd.training import optimisers
+from mpisgd.training.parameters import Parameters
+from mpisgd.values.errors import UsageError
+from mpisgd.values.registry import resolve
+
+ALGORITHM = "--algorithm"
+NEAR = 0.25  # of a shard: how far a cut moves to fall between two layers
+
+
+class Roles(NamedTuple):
+    """Ranks of the servers, and of the workers, by their numbers."""
+
+    servers: Sequence[int]
+    workers: Sequence[int]
+
+
+def roles(experiment: Experiment) -> Roles:
+    """The first ranks are servers and the rest workers; colocated, all are workers, and the first
+    are servers as well. `experiment` is resolved."""
+    count = experiment.servers or 1
+    first = 0 if experiment.colocated else count
+    return Roles(range(count), range(first, experiment.ranks))
+
+
+def policy(experiment: Experiment) -> Policy:
+    """The row of the experiment's algorithm, with its options. `experiment` is resolved."""
+    function = resolve(POLICIES, experiment.algorithm, ALGORITHM)
+    names = [name for name in OPTIONS[experiment.algorithm] if name not in WORKING]
+    return function(experiment.workers, **{name: getattr(experiment, name) for name in names})
+
+
+def shards(sizes: Sequence[int], count: int) -> list[slice]:
+    """`count` pieces of a flat buffer with layers of those sizes: as equal as can be, but cut
+    between two layers where that is near. Raises UsageError if there are not enough elements."""
+    edges = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
+    total = int(edges[-1])
+    if count > total:
+        raise UsageError("--servers", count, f"at most one a parameter; there are {total}")
+    cuts = [0]
+    for number in range(1, count):
+        ideal = total * number / count
+        near = int(edges[np.abs(edges - ideal).argmin()])
+        cut = near if abs(near - ideal) <= NEAR * total / count else round(ideal)
+        cuts.append(min(max(cut, cuts[-1] + 1), total - (count - number)))
+    return [slice(low, high) for low, high in pairwise([*cuts, total])]
+
+
+class Workshop:
+    """Makes the servers and workers of one resolved experiment, all from the same parameters.
+
+    Raises UsageError for what does not fit the model or the number of ranks.
+    """
+
+    def __init__(self, experiment: Experiment, dataset: Dataset):
+        self.experiment, self.dataset = experiment, dataset
+        self.roles, self.policy = roles(experiment), policy(experiment)
+        self.model = self._model(0)
+        self.parameters: Parameters = build_parameters(experiment, self.model)
+        sizes = [view.size for view in self.parameters.views.values()]
+        self.shards = shards(sizes, len(self.roles.servers))
+
+    def server(self, site: Any, index: int) -> Server:
+        """Server number `index` on its site."""
+        experiment, steps = self.experiment, self.experiment.steps or 1
+        flat = self.parameters.flat[self.shards[index]].copy()
+        optimiser, ema = build_rule(experiment, flat)
+        rate = optimisers.schedule(experiment.rate_schedule, experiment.scaled_rate, steps)
+        return Server(
+            site, index, flat, len(self.roles.workers), optimiser, rate, steps, self.policy, ema,
+            experiment.evaluate_every or 0, consistent=experiment.reads == "consistent",
+        )  # fmt: skip
+
+    def worker(self, site: Any, number: int) -> ServedWorker:
+        """Worker `number` on its site."""
+        experiment, count = self.experiment, len(self.roles.workers)
+        sampler = Sampler(self.dataset.samples, count, experiment.batch, experiment.seed)
+        worker = ServedWorker(
+            site, self._model(number), self.dataset, sampler, self.parameters.like(), self.shards,
+            requeue=bool(experiment.requeue), layerwise=experiment.push == "layerwise",
+            ahead=bool(experiment.prefetch),
+        )  # fmt: skip
+        worker.clip = experiment.clip
+        worker.augment = build_augment(experiment, self.dataset)
+        return worker
+
+    def evaluator(self, store: Any = None) -> Evaluator:
+        """What evaluates the shards together."""
+        ema = self.experiment.ema is not None
+        return Evaluator(self.model, self.dataset, self.parameters, self.shards, ema, store)
+
+    def _model(self, number: int) -> Model:
+        return build_model(self.experiment, self.dataset, number, len(self.roles.workers))
+
+    def places(self) -> Iterator[tuple[int, int, bool]]:
+        """(rank, number, whether a server), servers first."""
+        for number, rank in enumerate(self.roles.servers):
+            yield rank, number, True
+        for number, rank in enumerate(self.roles.workers):
+            yield rank, number, False

@@ -1,0 +1,265 @@
+"""What a worker of parameter servers may ask for: pull, compute, push."""
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from allreduce.errors import Stalled
+from mpisgd.checkpoint.state import copy_into
+from mpisgd.data import Dataset
+from mpisgd.data.shards import Sampler
+from mpisgd.models import Model
+from mpisgd.servers.messages import Answer, Asked, Letter
+from mpisgd.training.parameters import Parameters
+from mpisgd.training.worker import NotFinite, Worker
+
+Steps = Generator[None, None, None]
+
+
+# What a checkpoint holds of a worker, beside arrays: numbers, and sets of servers.
+NUMBERS = (
+    "step", "_deal", "_held", "_fresh", "loss", "samples", "loss_sum", "loss_samples",
+    "first_not_finite",
+)  # fmt: skip
+SERVERS = ("_open", "_awaited", "_pushed")
+
+
+class ServedSite(Protocol):
+    """A worker's place in a world, beside what every Site has."""
+
+    rank: int
+    size: int
+    paused_s: float
+    abandoned: bool  # the last computation was given up: every server watched had sent a notice
+
+    def receive(self, until: float | None = None) -> Generator[None, None, Letter | None]:
+        """The next reply of any server."""
+
+    def send(self, server: int, header: Asked, payload: np.ndarray | None) -> None:
+        """`payload` stays as it is until the server has answered."""
+
+    def watch(self, servers: set[int]) -> None:
+        """The servers whose notices, taken together, mean that the next work is in vain."""
+
+    def unwatch(self, server: int) -> None:
+        """It has its part: the notices of the others decide about the rest of the work."""
+
+    def lap(self) -> dict[str, float]:
+        """How long the step that began last has taken so far, and on what."""
+
+    def record(self, step: int, columns: dict[str, float]) -> None:
+        """A row of /steps, in their order."""
+
+
+class Fate(NamedTuple):
+    """What became of a step's gradient: by how many of the shards it was used, at what age."""
+
+    used: int = 0
+    staleness: int = -1
+
+
+class ServedWorker(Worker):
+    """A worker whose parameters live with servers. `rank` is its number among the workers.
+
+    To each server one gradient is outstanding at most. With `ahead`, the next is computed while it
+    is, at the parameters that came before; so each gradient misses the one of its own worker.
+    """
+
+    def __init__(
+        self,
+        site: Any,
+        model: Model,
+        dataset: Dataset,
+        sampler: Sampler,
+        parameters: Parameters,
+        shards: Sequence[slice],
+        *,
+        requeue: bool = False,
+        layerwise: bool = False,
+        ahead: bool = False,
+    ):
+        """`shards`: which part of the flat parameters each server has. `layerwise`: a shard's
+        gradient leaves as soon as the backward pass has all of it."""
+        super().__init__(site, model, dataset, sampler, None, None, 0, parameters)  # type: ignore[arg-type]
+        self.shards, self.requeue = shards, requeue
+        self.layerwise, self.ahead = layerwise, ahead
+        self.versions = [-1] * len(shards)  # of the parameters, by shard
+        self._deal = 1  # which batch: the step, unless dropped batches are computed again
+        self.fate = Fate()
+        self._open = set(range(len(shards)))
+        self._awaited = set(self._open)  # servers that are to answer
+        self._pushed: set[int] = set()  # servers that have their part of this step's gradient
+        self._read = list(self.versions)  # at which the gradient was computed
+        self._held = False  # a gradient is ready, and the one before not answered
+        self._spare = self.gradient.like() if ahead else None
+        self._rows: deque[tuple[int, dict[str, float]]] = deque()  # of steps without a fate yet
+        self._failed = 0, 0  # (step, worker) where something was not finite, as told
+        self._fresh = True  # it has no gradient anywhere
+        self._heard = Fate()  # of the gradient that is outstanding, from those that have answered
+
+    def pull(self) -> Generator[None, None, bool]:
+        """Until there are parameters for the next gradient; whether there is one to compute.
+
+        Every server has answered then; with `ahead`, all of them to the gradient before the last.
+        Raises NotFinite once all have ended, if some worker's loss or gradient was not finite.
+        """
+        ahead = self.ahead and not self._fresh and not self._held
+        fate = None if ahead else (yield from self._hear())
+        self._end_step(fate)
+        if self._held:
+            self._held = False
+            self._push_rest()
+        if not self._open:
+            while self._rows:  # computed ahead, and wanted by nobody
+                self._record(Fate())
+            if self._failed[0]:
+                raise not_finite(*self._failed)
+            return False
+        self.step, self._fresh = self.step + 1, False
+        self._read = list(self.versions)
+        self.site.begin_step(self.step)
+        self.site.watch(self._open)  # type: ignore[attr-defined]
+        return True
+
+    def compute_gradient(
+        self, weighted: bool = False, age: int = 0, ready: Callable[[int], object] | None = None
+    ) -> Steps:
+        """See Worker.compute_gradient; parts that are ready are pushed if they are to be."""
+        if self.layerwise:
+            self.samples, ready = len(self.indices()), self._push_ready
+        yield from super().compute_gradient(weighted, age, ready)
+
+    def push(self) -> None:
+        """The gradient to every server that goes on; nothing but word if it was given up."""
+        self.stopping |= self.site.asked_to_stop
+        if self.ahead and self._awaited:
+            self._held = True
+        else:
+            self._push_rest()
+
+    @property
+    def deal(self) -> int:
+        return self._deal
+
+    @property
+    def awaited(self) -> set[int]:
+        """Servers that are to answer."""
+        return self._awaited
+
+    def go_on(self, step: int, used: int) -> None:
+        """Begin behind that step; of the gradients until then, so many were used."""
+        self.step, self._deal = step, 1 + (used if self.requeue else step)
+
+    def state(self) -> dict[str, Any]:
+        """What the rest of the run depends on, while the worker waits for an answer."""
+        return {
+            "numbers": {name: getattr(self, name) for name in NUMBERS},
+            "servers": {name: np.array(sorted(getattr(self, name)), int) for name in SERVERS},
+            "versions": np.array([self.versions, self._read]),
+            "fates": np.array([self.fate, self._heard]),
+            "parameters": self.parameters.flat,
+            "gradient": self.gradient.flat if self._held else None,
+            "rows": {str(i): {"step": k, **row} for i, (k, row) in enumerate(self._rows)},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there: before it works. Raises BadState."""
+        for name in NUMBERS:
+            setattr(self, name, state["numbers"][name])
+        for name in SERVERS:
+            setattr(self, name, set(state["servers"][name].tolist()))
+        self.versions, self._read = state["versions"].tolist()
+        self.fate, self._heard = (Fate(*fate) for fate in state["fates"].tolist())
+        live = {"parameters": self.parameters.flat}
+        if self._held:
+            live["gradient"] = self.gradient.flat
+        copy_into(live, {name: state[name] for name in live}, "worker")
+        rows = [dict(row) for _, row in sorted(state.get("rows", {}).items(), key=_order)]
+        self._rows = deque((row.pop("step"), row) for row in rows)
+
+    def _push_ready(self, low: int) -> None:
+        """The shards whose gradient is final, now that all of it from `low` on is. Shard 0 is the
+        last in any case: it goes when the loss is known."""
+        site: Any = self.site
+        for server in sorted(self._open - self._pushed - {0}, reverse=True):
+            if self.shards[server].start >= low:
+                self._send(server, loss=0.0)
+                self._pushed.add(server)
+                site.unwatch(server)
+
+    def _push_rest(self) -> None:
+        abandoned: bool = self.site.abandoned  # type: ignore[attr-defined]
+        for server in sorted(self._open - self._pushed):
+            self._send(server, self.loss, abandoned)
+        self._pushed.clear()
+        self._awaited = set(self._open)
+        if self._spare is not None:  # the servers may still need this one when the next is made
+            self.gradient, self._spare = self._spare, self.gradient
+
+    def _send(self, server: int, loss: float, abandoned: bool = False) -> None:
+        site: Any = self.site
+        if self.first_not_finite:
+            own = self.first_not_finite, self.rank
+            self._failed = min(own, self._failed) if self._failed[0] else own
+        header = Asked(
+            self.step, self._read[server], 0 if abandoned else self.samples, loss,
+            int(abandoned), *self._failed, int(self.stopping), site.paused_s,
+        )  # fmt: skip
+        part = self.gradient.flat[self.shards[server]]
+        site.send(server, header, None if abandoned else part)
+
+    def _hear(self) -> Generator[None, None, Fate]:
+        """Until every server has answered: what became of the gradient they had."""
+        while self._awaited:
+            letter = yield from self.site.receive()  # type: ignore[attr-defined]
+            if letter is None:
+                waited = ", ".join(map(str, sorted(self._awaited)))
+                raise Stalled(f"worker {self.rank} waits for server {waited} in vain")
+            answer = Answer(*letter.header)
+            self._take(letter.source, answer, letter.payload)
+            heard, staleness = self._heard, int(answer.staleness)
+            self._heard = Fate(heard.used + int(answer.used), max(heard.staleness, staleness))
+        fate, self._heard = self._heard, Fate()
+        return fate
+
+    def _take(self, server: int, answer: Answer, payload: np.ndarray | None) -> None:
+        self._awaited.discard(server)
+        self.parameters.flat[self.shards[server]] = payload
+        self.versions[server] = int(answer.version)
+        site: Any = self.site
+        site.paused_s = max(site.paused_s, answer.paused_s)
+        self.stopping |= bool(answer.stop)
+        if answer.failed_step:
+            failed = int(answer.failed_step), int(answer.failed_worker)
+            self._failed = min(failed, self._failed) if self._failed[0] else failed
+        if answer.last:
+            self._open.discard(server)
+
+    def _end_step(self, fate: Fate | None) -> None:
+        """The step's own row is there; `fate`: of the first that has none."""
+        if self._fresh:
+            return
+        site: Any = self.site
+        samples = 0 if site.abandoned else self.samples
+        self._rows.append((self.step, {"loss": self.loss, "samples": samples} | site.lap()))
+        if fate is not None:
+            self._record(fate)
+        if not self.requeue or self.fate.used:
+            self._deal += 1
+
+    def _record(self, fate: Fate) -> None:
+        self.fate = fate
+        step, columns = self._rows.popleft()
+        told = {"used": int(fate.used > 0), "staleness": fate.staleness}
+        self.site.record(step, columns | told)  # type: ignore[attr-defined]
+
+
+def _order(item: tuple[str, Any]) -> int:
+    return int(item[0])
+
+
+def not_finite(step: int, worker: int) -> NotFinite:
+    """As the run reports it."""
+    return NotFinite(f"loss or gradient not finite on worker {worker} at step {step}")

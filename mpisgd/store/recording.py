@@ -1,0 +1,202 @@
+"""Rows on their way to the result file: every rank's to rank 0, without anyone waiting."""
+
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from allreduce.errors import Stalled
+from allreduce.plan import wait_until
+from mpisgd.training import evaluation
+
+COLUMNS = (
+    "start_s", "step_s", "compute_s", "update_s", "poll_s", "wait_s", "polls", "samples", "loss",
+    "staleness", "used",
+)  # fmt: skip
+SERVED = ("staleness", "used")  # what only workers of servers report
+MORE = ("rate", "flight_start_s", "flight_end_s")  # of the average that arrived in the step
+WIDTH = 1 + len(COLUMNS) + len(MORE)
+ROWS = 64  # rows in a message
+INTERVAL = 2.0  # s between messages, and between flushes of the file
+TAG = 32000  # MPI promises 32,767
+ROW, END = 1.0, -1.0  # marks: a row; this rank sends no more
+
+
+class Rows:
+    """Rows of `width` numbers from every rank to rank 0, without anyone waiting.
+
+    `deliver(rank, rows)` is called on rank 0 with rows (n, width), in each rank's own order;
+    `after()` when some have been.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        width: int,
+        tag: int,
+        deliver: Callable[[int, np.ndarray], object],
+        *,
+        after: Callable[[], object] = lambda: None,
+        deadline: float = 60.0,
+    ):
+        self.comm, self.tag, self.deadline = comm, tag, deadline
+        self.rank, self.deliver, self.after = comm.Get_rank(), deliver, after
+        self._table = np.zeros((ROWS, 1 + width))  # a mark, and the row
+        self._count, self._sent_at = 0, time.monotonic()
+        self._sends: list[tuple[Any, np.ndarray]] = []
+        self.shipped = self.added = 0  # messages and rows so far
+        self._received = [0] * comm.Get_size()
+        self._open = set(range(1, comm.Get_size())) if self.rank == 0 else set()
+
+    def add(self, row: Sequence[float]) -> None:
+        """Take one row."""
+        self._table[self._count] = ROW, *row
+        self.added += 1
+        self._count += 1
+        self.look()
+
+    def look(self) -> None:
+        """Hand over what there is when it is time to."""
+        if self._count == ROWS or time.monotonic() - self._sent_at > INTERVAL:
+            self._ship()
+
+    def hand_over(self) -> None:
+        """All that there is, now."""
+        self._ship()
+
+    def catch_up(self, shipped: Sequence[int]) -> None:
+        """On rank 0: until so many messages of each rank have been delivered."""
+        began = time.monotonic()
+
+        def all_there() -> bool:
+            self._receive()
+            missing = [r for r in self._open if self._received[r] < shipped[r]]
+            if missing and time.monotonic() - began > self.deadline:
+                raise Stalled(f"rank {self.rank} waited {self.deadline:.0f} s for the records of "
+                              f"rank {', '.join(map(str, missing))}")  # fmt: skip
+            return not missing
+
+        wait_until(all_there)
+
+    def finish(self, without: Collection[int] = ()) -> None:
+        """Hand over what is left; on rank 0, until every rank's last row is there, but for those
+        `without`."""
+        self._ship()
+        if self.rank:
+            self._table[0, 0] = END
+            self._count = 1
+            self._ship()
+        self._open.difference_update(without)
+        began = time.monotonic()
+
+        def all_there() -> bool:
+            self._receive()
+            if time.monotonic() - began > self.deadline:
+                missing = ", ".join(map(str, sorted(self._open))) or "0"
+                raise Stalled(f"rank {self.rank} waited {self.deadline:.0f} s for rank {missing} "
+                              "to hand over its records")  # fmt: skip
+            return not self._open and self._sent()
+
+        wait_until(all_there)
+        self.after()
+
+    def _ship(self) -> None:
+        table, count = self._table, self._count
+        self._count, self._sent_at = 0, time.monotonic()
+        if self.rank == 0:
+            if count:
+                self.deliver(0, table[:count, 1:])
+            self._receive()
+            self.after()
+        elif count:
+            table[count:, 0] = 0
+            self._sends.append((self.comm.Isend(table, 0, self.tag), table))
+            self.shipped += 1
+            self._table = np.zeros_like(table)
+            self._sent()
+
+    def _sent(self) -> bool:
+        self._sends = [(request, rows) for request, rows in self._sends if not request.Test()]
+        return not self._sends
+
+    def _receive(self) -> None:
+        for rank in list(self._open):
+            while rank in self._open and self.comm.Iprobe(rank, self.tag):
+                table = np.zeros_like(self._table)
+                self.comm.Recv(table, rank, self.tag)
+                self._received[rank] += 1
+                if table[0, 0] == END:
+                    self._open.discard(rank)
+                else:
+                    self.deliver(rank, table[table[:, 0] == ROW, 1:])
+
+
+class Recorder:
+    """One rank's rows. Rank 0 holds the `store`, a store.Writer, or None to keep nothing.
+
+    `effective`: share of the work that outlives merges. `on_step`: called on rank 0 at each step.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        store: Any,
+        effective: float,
+        *,
+        deadline: float = 60.0,
+        on_step: Callable[[], object] | None = None,
+    ):
+        self.store, self.effective, self.on_step = store, effective, on_step
+        self.last_evaluation: dict[str, Any] = {}
+        self.evaluated = 0  # rows so far, those before a restart included
+        self.rows = Rows(
+            comm, WIDTH, TAG, self._store, deadline=deadline,
+            after=lambda: None if store is None else store.flush(),
+        )  # fmt: skip
+
+    def step(self, step: int, columns: dict[str, float]) -> None:
+        """Take one row of /steps."""
+        self.rows.add(packed(step, columns))
+        if self.on_step is not None:
+            self.on_step()
+
+    def evaluation(self, worker: Any, sums: np.ndarray, time_s: float) -> None:
+        """Take the sums over all ranks of one evaluation."""
+        self.last_evaluation = evaluation.row(sums, worker, self.effective, time_s)
+        self.evaluated += 1
+        if self.store is not None:
+            self.store.evaluation(**self.last_evaluation)
+
+    def finish(self, without: Collection[int] = ()) -> None:
+        """Ship what is left; on rank 0, until every rank's last row is there."""
+        self.rows.finish(without)
+
+    def _store(self, rank: int, rows: np.ndarray) -> None:
+        if self.store is not None and len(rows):
+            store_rows(self.store, rank, rows)
+
+
+def packed(step: int, columns: dict[str, float]) -> list[float]:
+    """A row of WIDTH numbers: the step, COLUMNS (-1 where a worker has no server), and MORE."""
+    values = [columns.get(name, -1) if name in SERVED else columns[name] for name in COLUMNS]
+    return [step, *values, *(columns.get(name, math.nan) for name in MORE)]
+
+
+def store_rows(store: Any, rank: int, rows: np.ndarray) -> None:
+    """Rows of `packed`, of consecutive steps, to a store.Writer."""
+    columns = reported(rows[:, 1 : -len(MORE)].T)
+    rate, starts, ends = rows[:, -len(MORE) :].T
+    if rank == 0 and np.isfinite(rate).any():
+        columns["rate"] = rate
+    store.steps(rank, int(rows[0, 0]), columns)
+    for row in np.flatnonzero(np.isfinite(ends)):
+        step = int(rows[row, 0])
+        store.event(rank, "flight", "mean", float(starts[row]), float(ends[row]), step)
+
+
+def reported(table: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns by name, from the rows of `values` turned on their side."""
+    columns = dict(zip(COLUMNS, table, strict=True))
+    return {n: c for n, c in columns.items() if n not in SERVED or (c >= 0).any()}

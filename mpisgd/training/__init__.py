@@ -1,0 +1,1 @@
+"""One rank's training: site, worker, means, parameters, optimisers, rates, evaluation."""

@@ -1,0 +1,82 @@
+"""Evaluating the averaged model: sums over samples, in an order that all worlds share."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpisgd.data import Dataset
+from mpisgd.models import Model
+from mpisgd.training.parameters import Parameters
+
+if TYPE_CHECKING:
+    from mpisgd.experiment.experiment import Experiment
+    from mpisgd.training.worker import Worker
+
+SUMS = ("loss", "correct", "samples", "ema_loss", "ema_correct", "train_loss", "train_samples")
+TRAINING = slice(5, 7)  # the last two: this rank's batches since the last evaluation
+
+BATCH = 256  # test samples evaluated at once: bounds the scratch
+
+
+def shard_sums(
+    model: Model,
+    dataset: Dataset,
+    parameters: Parameters,
+    ema: Parameters | None,
+    rank: int,
+    size: int,
+) -> np.ndarray:
+    """Sums of rank's contiguous share of the test set: (len(SUMS),) float64, the last two zero."""
+    low = dataset.test_samples * rank // size
+    high = dataset.test_samples * (rank + 1) // size
+    sums = np.zeros(len(SUMS))
+    for start in range(low, high, BATCH):
+        inputs, targets = dataset.test(start, min(start + BATCH, high))
+        sums[:3] += model.evaluate(parameters, inputs, targets)
+        if ema is not None:
+            sums[3:5] += model.evaluate(ema, inputs, targets)[:2]
+    return sums
+
+
+def row(sums: np.ndarray, worker: "Worker", effective: float, time_s: float) -> dict[str, Any]:
+    """One row of /evaluation from the sums over all ranks."""
+    computed = worker.sampler.samples_until(worker.step)
+    counts = {
+        "step": worker.step,
+        "samples_computed": computed,
+        "samples_used": computed,
+        "samples_effective": computed * effective,
+        "steps_effective": worker.step * effective,
+        "time_s": time_s,
+    }
+    return counts | figures(sums, worker.dataset.classes > 0, worker.ema is not None)
+
+
+def figures(sums: np.ndarray, classes: bool, ema: bool) -> dict[str, Any]:
+    """The means in a row of /evaluation. `classes`, `ema`: whether there are any."""
+    named = dict(zip(SUMS, sums.tolist(), strict=True))
+    samples = named["samples"] or math.nan
+    values = {
+        "loss": named["loss"] / samples,
+        "accuracy": named["correct"] / samples if classes else math.nan,
+        "train_loss": named["train_loss"] / (named["train_samples"] or math.nan),
+    }
+    if ema:
+        values["ema_loss"] = named["ema_loss"] / samples
+        values["ema_accuracy"] = named["ema_correct"] / samples
+    return values
+
+
+def effective_share(experiment: "Experiment") -> float:
+    """Share of the local work that outlives the merges: (tau - (1-xi) delay) / tau for DaSGD.
+
+    The convex merge throws away the fraction 1 - xi of the `delay` steps in flight, overwrite all
+    of them, delta none.
+    """
+    if experiment.algorithm != "dasgd":
+        return 1.0
+    lost = {"convex": 1 - (experiment.xi or 0.0), "delta": 0.0, "overwrite": 1.0}
+    tau, delay = experiment.tau or 1, experiment.delay or 0
+    assert isinstance(delay, int), "not tuned yet"
+    return (tau - lost[str(experiment.merge)] * delay) / tau

@@ -1,0 +1,62 @@
+"""All parameters of a model in one flat buffer, so that one all-reduce averages them."""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from mpisgd.values.errors import UsageError
+
+DTYPES = ("float32", "float64")
+
+
+class Parameters:
+    """Named arrays that share one contiguous buffer, with room for `extra` elements behind them.
+
+    buffer: (size + extra,), what an all-reduce averages; flat: its first `size` elements;
+    extra: its last ones (the run's signals); views: name -> array of its shape, inside `flat`.
+    `leading`: the extra elements come first instead, beside what a backward pass ends with.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        dtype: DTypeLike = "float32",
+        extra: int = 0,
+        *,
+        leading: bool = False,
+        memory: np.ndarray | None = None,
+    ):
+        """Zeros, or what is in `memory`. Raises UsageError for a dtype that is none of DTYPES."""
+        self.dtype = np.dtype(dtype)
+        if self.dtype.name not in DTYPES:
+            raise UsageError("dtype of the parameters", self.dtype.name, " or ".join(DTYPES))
+        self.shapes = MappingProxyType({name: tuple(shape) for name, shape in shapes.items()})
+        self.size = sum(math.prod(shape) for shape in self.shapes.values())
+        self.buffer = np.zeros(self.size + extra, self.dtype) if memory is None else memory
+        self.leading = leading
+        first = extra if leading else 0
+        self.flat = self.buffer[first : first + self.size]
+        self.extra = self.buffer[:extra] if leading else self.buffer[self.size :]
+        self.views: dict[str, np.ndarray] = {}
+        start = 0
+        for name, shape in self.shapes.items():
+            stop = start + math.prod(shape)
+            self.views[name] = self.flat[start:stop].reshape(shape)
+            start = stop
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.views[name]
+
+    def like(self) -> "Parameters":
+        """Zeroed parameters of the same shapes, dtype and extra: the gradient's home."""
+        return Parameters(self.shapes, self.dtype, self.extra.size, leading=self.leading)
+
+    def head(self, stop: int) -> "Parameters":
+        """The leading extra elements and the first `stop` others, in the same memory."""
+        extra = self.extra.size
+        assert self.leading or not extra, "the extra elements are elsewhere"
+        memory = self.buffer[: extra + stop]
+        return Parameters({"head": (stop,)}, self.dtype, extra, leading=True, memory=memory)

@@ -1,0 +1,110 @@
+"""Worlds run algorithms: a communicator (real ranks, wall clock) or a clock (virtual ranks).
+
+A world makes one Site for each rank; a Worker stands on it. Methods that may take time are
+generators: in the communicator world they wait and never yield, in the clock world they yield
+whenever another rank's turn comes.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from mpisgd.servers.messages import Answer, Letter, Verdict
+    from mpisgd.servers.server import Server
+    from mpisgd.training.worker import Worker
+
+Steps = Generator[None, None, None]
+Ready = Callable[[int], object]
+Work = Callable[[Callable[[float], object], Ready | None], None]
+
+
+class Flight(Protocol):
+    """An all-reduce that a site has planned."""
+
+    def start(self) -> None:
+        """Copy the input and begin."""
+
+    def state(self) -> dict[str, float]:
+        """When it began and arrived (s), of one that has been waited for."""
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """It has arrived, as that says: waiting for it takes no time."""
+
+
+class Site(Protocol):
+    """A rank's place in a world."""
+
+    rank: int
+    size: int
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether this rank was told to stop, by a signal."""
+
+    def now(self) -> float:
+        """Seconds since the run began, on its clock."""
+
+    def begin_step(self, step: int) -> None:
+        """Start the step's clocks."""
+
+    def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
+        """Do `work(progress, ready)`; it calls progress(share of the work done) now and then, and
+        `ready`, if given, whenever another part of the gradient is final (see models.Model)."""
+
+    def updating(self) -> AbstractContextManager[Any]:
+        """Around an update of the parameters: its time counts as such."""
+
+    def plan(self, source: np.ndarray, result: np.ndarray | None) -> Flight:
+        """A mean over all ranks, in place if `result` is None; in the same order on every rank."""
+
+    def wait(self, flight: Flight) -> Steps:
+        """Until `flight`, which was started, has arrived."""
+
+    def gather(self, value: int) -> Generator[None, None, list[int]]:
+        """Every rank's value, on every rank."""
+
+    def end_step(self, **columns: float) -> None:
+        """Record a row of /steps: `columns` beside the site's own times."""
+
+    def rest(self, worker: "Worker") -> Steps:
+        """Until all ranks are here, with nothing in flight; save them. Raises NotFinite on every
+        rank if one has met what is not. Lining up takes time, saving does not count."""
+
+    def evaluate(self, worker: "Worker") -> Steps:
+        """Evaluate the mean of all ranks' parameters on the test set; its time does not count."""
+
+
+class ServerSite(Protocol):
+    """A server's place in a world."""
+
+    asked_to_stop: bool
+    paused_s: float
+
+    def now(self) -> float: ...
+
+    def receive(self, until: float | None) -> "Generator[None, None, Letter | None]":
+        """The next letter; None once `until` has passed, or if none will ever come."""
+
+    def send(self, worker: int, header: "Answer", payload: np.ndarray) -> None:
+        """`payload` may be changed at once."""
+
+    def notify(self, worker: int) -> None:
+        """Tell a worker that what it computes is out of date; at most once a reply."""
+
+    def announce(self, verdict: "Verdict") -> None:
+        """On server 0: to all other servers, which get verdicts in the order they were given."""
+
+    def busy(self, octets: int) -> Steps:
+        """The time of adding so many bytes, where time is not measured."""
+
+    def record(self, row: dict[str, float]) -> None:
+        """A row of /updates."""
+
+    def rest(self, server: "Server") -> Steps:
+        """On server 0: until every worker waits for it and nothing is on its way; save the run."""
+
+    def evaluate(self, server: "Server", final: bool) -> Steps:
+        """Hand in the shard as it is; the whole is evaluated once all shards are there."""

@@ -1,0 +1,1 @@
+"""Values on their way in and out: units, errors, tables, registries, progress bars."""

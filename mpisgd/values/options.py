@@ -1,0 +1,133 @@
+"""Values that users give, as text on a command line or typed in TOML: read, checked, explained."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from mpisgd.values.errors import UsageError
+
+LONGEST_S = 1e9  # 30 years: longer, and sums of times stop being exact
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
+
+
+class Kind(NamedTuple):
+    """How a value is read: `parse` returns it or raises ValueError; `allowed` says what may be."""
+
+    allowed: str
+    parse: Callable[[Any], Any]
+
+    def read(self, place: str, value: Any) -> Any:
+        """The value; UsageError naming `place` if it is not allowed."""
+        try:
+            return self.parse(value)
+        except UsageError:  # it knows better what is wrong
+            raise
+        except (ValueError, TypeError, OverflowError):
+            raise UsageError(place, value, self.allowed) from None
+
+
+def plain(value: Any) -> Any:
+    """`value`, unless it is a text that only Python takes for a number: 1_000, other scripts'
+    digits. Raises ValueError."""
+    _require(not isinstance(value, str) or (value.isascii() and "_" not in value))
+    return value
+
+
+def whole(low: int, high: int | None = None) -> Kind:
+    """A whole number within bounds."""
+    allowed = f"a whole number >= {low}" if high is None else f"a whole number in {low}..{high}"
+
+    def parse(value: Any) -> int:
+        number = int(plain(value)) if isinstance(value, str) else value
+        _require(isinstance(number, int) and not isinstance(number, bool))
+        _require(number >= low and (high is None or number <= high))
+        return number
+
+    return Kind(allowed, parse)
+
+
+def or_word(kind: Kind, word: str) -> Kind:
+    """`kind`, or one word."""
+    return Kind(f"{kind.allowed}, or {word}", lambda v: v if v == word else kind.parse(v))
+
+
+def number(low: float, high: float = math.inf, *, above: bool = False) -> Kind:
+    """A finite number within bounds; `above`: greater than `low`; below `high` if it is open."""
+    sign = ">" if above else ">="
+    allowed = f"a finite number {sign} {low:g}" + ("" if math.isinf(high) else f" and <= {high:g}")
+
+    def parse(value: Any) -> float:
+        _require(not isinstance(value, bool))
+        result = float(plain(value))
+        _require(math.isfinite(result) and (result > low if above else result >= low))
+        _require(result <= high)
+        return result
+
+    return Kind(allowed, parse)
+
+
+def duration(low: float = 0.0) -> Kind:
+    """Seconds, from `20ms`, `0.5s`, `2min` or a plain number of seconds."""
+
+    def parse(value: Any) -> float:
+        text = str(value).strip()
+        unit = next((u for u in sorted(SECONDS, key=len, reverse=True) if text.endswith(u)), "")
+        seconds = float(plain(text.removesuffix(unit))) * SECONDS.get(unit, 1.0)
+        _require(not isinstance(value, bool) and low <= seconds <= LONGEST_S)
+        return seconds
+
+    allowed = f"a time such as 20ms, 1.5s or 2min, at least {low:g} s, at most {LONGEST_S:g} s"
+    return Kind(allowed, parse)
+
+
+def one_of(names: Iterable[str]) -> Kind:
+    """One of a few words."""
+    known = tuple(names)
+
+    def parse(value: Any) -> str:
+        _require(value in known)
+        return value
+
+    return Kind(f"one of {', '.join(known)}", parse)
+
+
+def wholes(low: int, high: int | None = None) -> Kind:
+    """Whole numbers, as `64,32` or a list; may be empty."""
+    each = whole(low, high)
+
+    def parse(value: Any) -> tuple[int, ...]:
+        parts = value.split(",") if isinstance(value, str) else list(value)
+        return tuple(each.parse(part) for part in parts if part != "")
+
+    allowed = each.allowed.replace("a whole number", "whole numbers")
+    return Kind(f"{allowed} with commas, such as 64,32", parse)
+
+
+def text() -> Kind:
+    """Any text."""
+
+    def parse(value: Any) -> str:
+        _require(isinstance(value, str) and value != "" and "\0" not in value)
+        return value
+
+    return Kind("a text that is not empty", parse)
+
+
+def switch() -> Kind:
+    """True or false."""
+
+    def parse(value: Any) -> bool:
+        if isinstance(value, str):
+            value = {"true": True, "false": False}[value.lower()] if value in _WORDS else value
+        _require(isinstance(value, bool))
+        return value
+
+    return Kind("true or false", parse)
+
+
+_WORDS = ("true", "false", "True", "False")
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise ValueError

@@ -1,0 +1,15 @@
+"""Tables of `name: "package.module:object"`, resolved when asked for: a table imports nothing."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from mpisgd.values.errors import UsageError
+
+
+def resolve(table: Mapping[str, str], name: str, option: str) -> Any:
+    """The object that `table` names; UsageError naming `option` when it has no such row."""
+    if name not in table:
+        raise UsageError(option, name, f"choose from {', '.join(table)}")
+    module, _, attribute = table[name].partition(":")
+    return getattr(import_module(module), attribute)

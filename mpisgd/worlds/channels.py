@@ -1,0 +1,244 @@
+"""Letters between one rank and its peers on MPI: persistent requests, one buffer each way and peer.
+
+Letters alternate: to each peer one goes out, then one comes in. So a receive is posted before the
+letter is sent that it answers, nothing is ever unexpected, and memory is bounded: twice the letter
+for each peer. Long letters are cut into chunks with tags of their own.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from allreduce.errors import Stalled
+from allreduce.plan import wait_until
+from mpisgd.servers.messages import Letter, unpacked
+
+HEADER = 10  # numbers before the shard; the last says whether a shard follows
+HEADER_OCTETS = 8 * HEADER
+CHUNK_OCTETS = 1 << 22
+TAGS = 200  # for the chunks of a letter
+PUSHES, REPLIES, NOTICES = 31000, 31200, 31400  # tags
+LOOKS_PER_CLOCK = 64
+
+
+class Port:
+    """`peers`: (rank, elements of the letters exchanged with it); letters name them by number.
+
+    `kind`: the header of what comes in, a NamedTuple of at most HEADER - 1 numbers. `deadline`:
+    seconds without any letter after which `receive` gives up. `beside`: letters that come some
+    other way, None when there is none. `moves`: letters that came.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        peers: Sequence[tuple[int, int]],
+        dtype: DTypeLike,
+        kind: Any,
+        now: Callable[[], float],
+        *,
+        sends: int,
+        receives: int,
+        deadline: float = 60.0,
+        chunk_octets: int = CHUNK_OCTETS,
+        beside: Callable[[], Letter | None] = lambda: None,
+    ):
+        """`sends`, `receives`: the first tag of each direction."""
+        self.kind, self.now, self.deadline, self.beside = kind, now, deadline, beside
+        self.rank, self.moves = comm.Get_rank(), 0
+        self.boxes = [
+            _Box(comm, rank, count, np.dtype(dtype), sends, receives, chunk_octets)
+            for rank, count in peers
+        ]
+        self._came: deque[Letter] = deque()
+        self._looks, self._moved = 0, time.monotonic()
+
+    def expect(self, peers: Iterable[int] | None = None) -> None:
+        """Post the receives of the first letters of those who write first; None: all of them."""
+        for number in range(len(self.boxes)) if peers is None else peers:
+            self.boxes[number].arm()
+
+    def send(self, to: int, header: Sequence[float], payload: Any, answered: bool = True) -> None:
+        """`payload` None: the header alone. `answered`: whether a letter will come back."""
+        box = self.boxes[to]
+        if answered:
+            box.arm()
+        self._let_go(box)
+        box.send(header, payload)
+
+    def look(self) -> None:
+        """See what has come."""
+        for number, box in enumerate(self.boxes):
+            if box.awaited and box.came():
+                payload = box.payload if box.follows else None
+                self._take(Letter(number, unpacked(self.kind, box.header), payload, self.now()))
+        while (letter := self.beside()) is not None:
+            self._take(letter)
+
+    def receive(self, until: float | None = None) -> Generator[None, None, Letter | None]:
+        """The next letter; None at the time `until`, or after the deadline. Yields while there is
+        none. Its payload is valid until the next letter to that peer."""
+        self._looks, self._moved = 0, time.monotonic()
+        while not self._came:
+            self.look()
+            if self._came:
+                break
+            if until is not None and self.now() >= until:
+                return None
+            if until is None and self._in_vain():
+                return None
+            yield
+        return self._came.popleft()
+
+    def close(self) -> None:
+        """Wait until what was sent has left; give all requests back."""
+        self._moved = time.monotonic()
+        for box in self.boxes:
+            self._let_go(box)
+            box.free()
+
+    def _take(self, letter: Letter) -> None:
+        self._came.append(letter)
+        self.moves += 1
+        self._moved = time.monotonic()
+
+    def _let_go(self, box: "_Box") -> None:
+        wait_until(lambda: box.left() or self._late(box.rank))
+
+    def _in_vain(self) -> bool:
+        """Whether nothing has come for as long as the deadline; looks at the clock now and then."""
+        self._looks += 1
+        late = self._looks % LOOKS_PER_CLOCK == 0
+        return late and time.monotonic() - self._moved > self.deadline
+
+    def _late(self, peer: int) -> bool:
+        if time.monotonic() - self._moved > self.deadline:
+            raise Stalled(f"rank {self.rank} cannot send to rank {peer}: it takes nothing")
+        return False
+
+
+class _Box:
+    """Both directions between this rank and one peer."""
+
+    def __init__(
+        self,
+        comm: Any,
+        rank: int,
+        count: int,
+        dtype: np.dtype,
+        sends: int,
+        receives: int,
+        chunk_octets: int,
+    ):
+        self.rank, self.awaited = rank, False
+        octets = HEADER_OCTETS + count * dtype.itemsize
+        incoming, outgoing = np.zeros(octets, np.uint8), np.zeros(octets, np.uint8)
+        size = max(HEADER_OCTETS, chunk_octets, -(-octets // TAGS))
+        cuts = [(low, min(low + size, octets)) for low in range(0, octets, size)]
+        self._receives = [
+            comm.Recv_init(incoming[low:high], rank, receives + i)
+            for i, (low, high) in enumerate(cuts)
+        ]
+        self._sends = [
+            comm.Send_init(outgoing[low:high], rank, sends + i)
+            for i, (low, high) in enumerate(cuts)
+        ]
+        self._word = comm.Send_init(outgoing[:HEADER_OCTETS], rank, sends)
+        self.header = incoming[:HEADER_OCTETS].view(np.float64)
+        self.payload = incoming[HEADER_OCTETS:].view(dtype)
+        self._own_header = outgoing[:HEADER_OCTETS].view(np.float64)
+        self._own_payload = outgoing[HEADER_OCTETS:].view(dtype)
+        self._active: list[int] = []  # receives that are posted and not done
+        self._leaving: list[Any] = []
+
+    @property
+    def follows(self) -> bool:
+        """Whether the letter that came has a payload."""
+        return bool(self.header[-1])
+
+    def arm(self) -> None:
+        """Post the receives of the next letter. Behind a header alone, some still are."""
+        assert not self.awaited, self.rank
+        for number, request in enumerate(self._receives):
+            if number not in self._active:
+                request.Start()
+        self._active = list(range(len(self._receives)))
+        self.awaited = True
+
+    def came(self) -> bool:
+        """Whether the awaited letter is there, all of it."""
+        active, receives = self._active, self._receives
+        while active:
+            if active[0] > 0 and not self.follows:
+                break
+            if not receives[active[0]].Test():
+                return False
+            active.pop(0)
+        self.awaited = False
+        return True
+
+    def left(self) -> bool:
+        """Whether what was sent is out of the buffer."""
+        while self._leaving:
+            if not self._leaving[-1].Test():
+                return False
+            self._leaving.pop()
+        return True
+
+    def send(self, header: Sequence[float], payload: Any) -> None:
+        self._own_header[: len(header)] = header
+        self._own_header[-1] = payload is not None
+        if payload is None:
+            self._leaving = [self._word]
+        else:
+            self._own_payload[...] = payload
+            self._leaving = list(self._sends)
+        for request in self._leaving:
+            request.Start()
+
+    def free(self) -> None:
+        """Give the requests back; receives that are still posted are cancelled."""
+        for number in self._active:
+            if not self._receives[number].Test():
+                self._receives[number].Cancel()
+        for request in (*self._receives, *self._sends, self._word):
+            request.Free()
+
+
+class Bells:
+    """A word without content to or from each peer: at most one under way, taken before the next."""
+
+    def __init__(self, comm: Any, ranks: Sequence[int], tag: int, rings: bool):
+        """`rings`: whether this side sends them."""
+        self._octets = np.zeros((len(ranks), 1), np.uint8)
+        make = comm.Send_init if rings else comm.Recv_init
+        self._requests = [make(self._octets[i], rank, tag) for i, rank in enumerate(ranks)]
+        self._active = [False] * len(ranks)
+        if not rings:
+            for number in range(len(ranks)):
+                self.rearm(number)
+
+    def rearm(self, number: int) -> None:
+        """Send the next word, or wait for it."""
+        request = self._requests[number]
+        if self._active[number]:
+            wait_until(request.Test)  # sent long ago: the peer has answered since
+        self._active[number] = True
+        request.Start()
+
+    def came(self, number: int) -> bool:
+        """Whether the awaited word is there."""
+        if self._active[number] and self._requests[number].Test():
+            self._active[number] = False
+        return not self._active[number]
+
+    def close(self) -> None:
+        """Give all requests back."""
+        for number, request in enumerate(self._requests):
+            if not self.came(number):
+                request.Cancel()
+            request.Free()

@@ -1,0 +1,287 @@
+"""Real ranks on the wall clock: one site a process, over a communicator with mpi4py's names.
+
+`poll`: the averages in flight move on whenever the model calls `progress` or somebody waits.
+`thread`: a thread drives them, on a communicator of its own. This module imports no MPI.
+"""
+
+import math
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from allreduce.algorithms import broadcast, build
+from allreduce.plan import Plan
+from allreduce.schedule import Schedule
+from mpisgd.experiment import stragglers
+from mpisgd.models.statistics import moments, pooled
+from mpisgd.training.evaluation import TRAINING, shard_sums
+from mpisgd.training.parameters import Parameters
+from mpisgd.training.site import Ready, Work
+from mpisgd.training.worker import Mean, Worker, first_not_finite
+from mpisgd.worlds.marks import Marks
+from mpisgd.worlds.pending import PolledFlight, ProgressThread, ThreadedFlight
+
+OWN_TAG = 100  # plans of the site itself, which are never in flight together
+LOOK_EVERY = 1e-4  # s between looks while a step is padded
+
+Steps = Generator[None, None, None]
+
+
+class Recorder(Protocol):
+    """Where rows go."""
+
+    def step(self, step: int, columns: dict[str, float]) -> None: ...
+
+    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None: ...
+
+
+@dataclass
+class Counters:
+    """Where a step's time went, in seconds; the names are columns of /steps."""
+
+    compute_s: float = 0.0
+    update_s: float = 0.0
+    poll_s: float = 0.0
+    wait_s: float = 0.0
+    polls: int = 0
+    flight_start_s: float = math.nan  # of the averages that arrived in this step, the first start
+    flight_end_s: float = math.nan  # and the last end
+
+    def look(self, seconds: float) -> None:
+        self.poll_s += seconds
+        self.polls += 1
+
+    def flight(self, start_s: float, end_s: float) -> None:
+        """An average has arrived."""
+        self.flight_start_s = float(np.fmin(self.flight_start_s, start_s))
+        self.flight_end_s = float(np.fmax(self.flight_end_s, end_s))
+
+
+class CommunicatorSite:
+    """One process's place: clocks, plans in flight, and what it was asked by signals."""
+
+    def __init__(
+        self,
+        comm: Any,
+        schedule: Schedule,
+        recorder: Recorder,
+        *,
+        chunks: int = 1,
+        deadline: float = 60.0,
+        step_time: float | None = None,
+        pace: stragglers.Pace | None = None,
+        thread_comm: Any = None,
+    ):
+        """`step_time`, `pace`: how long to pad each computation. `thread_comm`: let a thread drive
+        the algorithm's plans on it."""
+        self.comm, self.schedule, self.recorder = comm, schedule, recorder
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.chunks, self.deadline = chunks, deadline
+        self.pace = pace or stragglers.Pace(step_time, None)
+        self.asked_to_stop = False
+        self.evaluating = False  # which may take long, and ends by itself
+        self.computing = False  # a gradient, for a server
+        self.final_average_s = 0.0  # how long the last average took that only evaluation needs
+        self.saving_s = 0.0  # how long checkpoints have stopped the run
+        self.thread = ProgressThread(thread_comm) if thread_comm is not None else None
+        self._flying: list[PolledFlight] = []
+        self._flights: list[PolledFlight | ThreadedFlight] = []
+        self._counters = Counters()
+        self._origin, self._paused, self._restored_s = time.perf_counter(), 0.0, 0.0
+        self._step, self._step_began = 0, 0.0
+        self._average: Mean | None = None
+        self.keep: Callable[[Worker], object] | None = None  # saves the run, at a rest
+
+    def now(self) -> float:
+        """Seconds since the run began, evaluations left out."""
+        return time.perf_counter() - self._origin - self._paused
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds of evaluations so far, which do not count."""
+        return self._paused
+
+    @paused_s.setter
+    def paused_s(self, seconds: float) -> None:
+        self._paused = seconds
+
+    def broadcast(self, values: np.ndarray) -> None:
+        """Rank 0's values to all, in place."""
+        self._all_reduce(broadcast(self.size), values)
+
+    def begin(self) -> None:
+        """The run's zero of time, or that of a restored one, when all ranks have come so far."""
+        self.sum(np.zeros(1))
+        self._origin, self._paused = time.perf_counter() - self._restored_s, 0.0
+
+    def state(self) -> dict[str, float]:
+        """The run's time so far, at a rest."""
+        return {"time_s": self.now(), "final_average_s": self.final_average_s}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on from there; before `begin`."""
+        self._restored_s, self.final_average_s = state["time_s"], state["final_average_s"]
+
+    def begin_step(self, step: int) -> None:
+        self._step, self._step_began = step, self.now()
+        self._counters = Counters()
+
+    def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
+        began, counters = time.perf_counter(), self._counters
+        looking = counters.poll_s
+        marks = (
+            Marks(self.progress)
+            if ready is not None and self.pace.stretches(self.rank, self._step)
+            else None
+        )
+        if marks is None:
+            work(self.progress, ready)
+        else:
+            work(marks.progress, marks.ready)
+        seconds = self.pace(self.rank, self._step, time.perf_counter() - began)
+        if math.isinf(seconds):
+            stragglers.die()
+        if marks is not None and ready is not None:
+            self._deliver(marks, ready, began, seconds)
+        self._pad(began + seconds)
+        counters.compute_s += time.perf_counter() - began - (counters.poll_s - looking)
+        yield from ()
+
+    @contextmanager
+    def updating(self):
+        began = time.perf_counter()
+        yield
+        self._counters.update_s += time.perf_counter() - began
+
+    def progress(self, share: float = 0.0) -> None:
+        """Look at everything in flight."""
+        if self._flying:
+            began = time.perf_counter()
+            self._look()
+            self._counters.look(time.perf_counter() - began)
+
+    def plan(self, source: np.ndarray, result: np.ndarray | None) -> Any:
+        comm = self.comm if self.thread is None else self.thread.comm
+        plan = Plan(
+            comm, self.schedule, source, result, mean=True, tag=len(self._flights),
+            chunks=self.chunks, deadline=self.deadline,
+        )  # fmt: skip
+        flight: PolledFlight | ThreadedFlight
+        if self.thread is None:
+            flight = PolledFlight(plan, self._begin, self._look, self.now)
+        else:
+            flight = ThreadedFlight(self.thread, plan, self.now)
+        self._flights.append(flight)
+        return flight
+
+    def wait(self, flight: Any) -> Steps:
+        began = time.perf_counter()
+        flight.wait()
+        counters = self._counters
+        counters.wait_s += time.perf_counter() - began
+        counters.flight(flight.began_s, flight.ended_s)
+        yield from ()
+
+    def gather(self, value: int) -> Generator[None, None, list[int]]:
+        yield from ()
+        return self.all_values(value)
+
+    def all_values(self, value: int) -> list[int]:
+        """Every rank's value, waited for."""
+        values = np.zeros(self.size, np.int64)
+        values[self.rank] = value
+        return self.sum(values).tolist()
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """The sum over ranks of a small vector, in place, waited for."""
+        self._all_reduce(build("tree", self.size), values)
+        return values
+
+    def end_step(self, **columns: float) -> None:
+        now = self.now()
+        times = {"start_s": self._step_began, "step_s": now - self._step_began}
+        self.recorder.step(self._step, columns | times | vars(self._counters))
+
+    def rest(self, worker: Worker) -> Steps:
+        steps = self.all_values(worker.first_not_finite)
+        if any(steps):
+            raise first_not_finite(steps)
+        if self.keep is not None:
+            began = time.perf_counter()
+            self.keep(worker)
+            self.saving_s += time.perf_counter() - began
+            self._paused += time.perf_counter() - began
+        yield from ()
+
+    def evaluate(self, worker: Worker) -> Steps:
+        began, time_s = time.perf_counter(), self.now()
+        self.evaluating = True
+        if self._average is None:
+            self._average = worker.mean(worker.parameters)
+        mean = worker.parameters
+        if not worker.equal:
+            self._average.start()
+            yield from self._average.wait()
+            mean = self._average.result
+            self.final_average_s = time.perf_counter() - began
+        ema = self._mean_of_ema(worker)
+        kept = moments(worker.model)
+        if kept.size:
+            self.sum(kept)
+        with pooled(worker.model, kept):
+            sums = shard_sums(worker.model, worker.dataset, mean, ema, self.rank, self.size)
+        sums[TRAINING] = worker.loss_sum, worker.loss_samples
+        self.recorder.evaluation(worker, self.sum(sums), time_s + self.final_average_s)
+        self._paused += time.perf_counter() - began
+        self.evaluating = False
+
+    def drain(self) -> None:
+        """Let everything in flight arrive, whoever still wants it: peers wait for it."""
+        for flight in self._flights:
+            flight.wait()
+
+    def close(self) -> None:
+        """Stop the thread, give all requests back."""
+        if self.thread is not None:
+            self.thread.close()
+        for flight in self._flights:
+            flight.plan.close()
+
+    def _mean_of_ema(self, worker: Worker) -> Parameters | None:
+        if worker.ema is None:
+            return None
+        mean = worker.parameters.like()
+        mean.flat[...] = worker.ema.average
+        self._all_reduce(self.schedule, mean.buffer, mean=True)
+        return mean
+
+    def _all_reduce(self, schedule: Schedule, buffer: np.ndarray, mean: bool = False) -> None:
+        with Plan(
+            self.comm, schedule, buffer, mean=mean, tag=OWN_TAG, deadline=self.deadline
+        ) as plan:
+            plan.start()
+            plan.wait()
+
+    def _begin(self, flight: PolledFlight) -> None:
+        began = time.perf_counter()
+        flight.plan.start()
+        self._flying.append(flight)
+        self._counters.look(time.perf_counter() - began)
+
+    def _look(self) -> None:
+        if self._flying:
+            self._flying = [flight for flight in self._flying if not flight.landed()]
+
+    def _deliver(self, marks: Marks, ready: Ready, began: float, seconds: float) -> None:
+        """Say what is ready when it would be in a step that takes `seconds`."""
+        marks.deliver(lambda share: self._pad(began + share * seconds), ready)
+
+    def _pad(self, until: float) -> None:
+        """Stand in for an accelerator at work: sleep, and look now and then."""
+        while (left := until - time.perf_counter()) > 0:
+            self.progress()
+            time.sleep(min(left, LOOK_EVERY) if self._flying else left)

@@ -1,0 +1,391 @@
+"""Servers and workers as real ranks: sites over ports, and who goes on while others wait."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from math import isinf
+from typing import Any, Protocol
+
+import numpy as np
+
+from allreduce.plan import wait_until
+from mpisgd.experiment import stragglers
+from mpisgd.experiment.stragglers import Pace
+from mpisgd.servers.evaluation import FINAL, Evaluator, facts
+from mpisgd.servers.messages import LEADER, Answer, Asked, Letter, Verdict, restored, saved
+from mpisgd.servers.roles import Workshop
+from mpisgd.servers.server import Server
+from mpisgd.servers.worker import ServedWorker
+from mpisgd.training.site import Ready, Work
+from mpisgd.worlds.channels import NOTICES, PUSHES, REPLIES, Bells, Port
+from mpisgd.worlds.marks import Marks
+from mpisgd.worlds.mpi import LOOK_EVERY, CommunicatorSite, Counters
+from mpisgd.worlds.server_channels import Snapshots, Verdicts
+
+NOTICED = Answer._fields.index("noticed")
+Steps = Generator[None, None, None]
+
+
+class Abandoned(Exception):
+    """Raised inside a computation that is in vain."""
+
+
+class Crew:
+    """The servers and workers of this rank: one, or both of them if they share it.
+
+    While one waits or computes, the others go on. `add` all, then `run`.
+    """
+
+    def __init__(self) -> None:
+        self.sites: list[Any] = []
+        self._runs: dict[Any, Steps] = {}
+        self._failure: BaseException | None = None
+
+    def add(self, site: Any, generator: Steps) -> None:
+        """`site` has a port, whose `moves` say that something has happened."""
+        self.sites.append(site)
+        self._runs[site] = generator
+
+    def run(self) -> None:
+        """Until all have ended; then raise what one of them has raised."""
+        while self._runs:
+            before = self._moves()
+            wait_until(partial(self._moved, before))
+        if self._failure is not None:
+            raise self._failure
+
+    def look(self, busy: Any) -> None:
+        """Let all but `busy` go on."""
+        for site in [site for site in self._runs if site is not busy]:
+            self._advance(site)
+
+    def close(self) -> None:
+        """Give all requests back."""
+        for site in self.sites:
+            site.close()
+
+    def _moves(self) -> tuple[int, int]:
+        return len(self._runs), sum(site.port.moves for site in self._runs)
+
+    def _moved(self, before: tuple[int, int]) -> bool:
+        for site in list(self._runs):
+            self._advance(site)
+        return self._moves() != before
+
+    def _advance(self, site: Any) -> None:
+        try:
+            next(self._runs[site])
+        except StopIteration:
+            del self._runs[site]
+        except ArithmeticError as failure:  # the others must still take their leave
+            self._failure = failure
+            del self._runs[site]
+
+
+class Part(Protocol):
+    """What a server or worker has to do for the whole run to be saved, while nothing comes."""
+
+    def called(self) -> bool:
+        """Whether it is its turn."""
+
+    def attend(self) -> Generator[None, None, bool]:
+        """Do it; whether to wake who waits for a letter, because it is to stop."""
+
+    def conclude(self) -> Steps:
+        """What is left to do for others when this one has ended."""
+
+
+class _Bench:
+    """What servers and workers have in common. `inner`: the process's place among all ranks."""
+
+    port: Port
+    part: Part | None = None  # in the saving of a run of several servers
+
+    def __init__(self, inner: CommunicatorSite, number: int, crew: Crew):
+        self.inner, self.number, self.crew = inner, number, crew
+
+    @property
+    def asked_to_stop(self) -> bool:
+        return self.inner.asked_to_stop
+
+    @property
+    def paused_s(self) -> float:
+        return self.inner.paused_s
+
+    @paused_s.setter
+    def paused_s(self, seconds: float) -> None:
+        self.inner.paused_s = max(self.inner.paused_s, seconds)
+
+    def now(self) -> float:
+        return self.inner.now()
+
+    def _letter(self, until: float | None) -> Generator[None, None, Letter | None]:
+        """The next one, as `Port.receive` says; None, too, when it is to stop."""
+        letters = self.port.receive(until)
+        while True:
+            try:
+                next(letters)
+            except StopIteration as end:
+                return end.value
+            if self.part is not None and self.part.called():
+                if (yield from self.part.attend()):
+                    return None
+                letters = self.port.receive(until)
+            yield
+
+    def until_all_end(self, run: Steps) -> Steps:
+        """That run, and what others may still want of this rank."""
+        yield from run
+        if self.part is not None:
+            yield from self.part.conclude()
+
+
+class ServerBench(_Bench):
+    """A server's place. Server 0 has the `evaluator`; `record` takes rows of /updates."""
+
+    def __init__(
+        self,
+        inner: CommunicatorSite,
+        number: int,
+        crew: Crew,
+        workshop: Workshop,
+        record: Callable[[dict[str, float]], None],
+        evaluator: Evaluator | None,
+    ):
+        super().__init__(inner, number, crew)
+        self.record, self.evaluator = record, evaluator
+        self.save: Callable[[Server], Steps] | None = None  # saves the run, on server 0
+        self.inbox: deque[Letter] = deque()  # came while the run was saved
+        shard, flat = workshop.shards[number], workshop.parameters.flat
+        ranks = workshop.roles.workers
+        self.steps = [0] * len(ranks)  # of the last letter of each worker
+        self.verdicts = Verdicts(inner.comm, workshop, number, self.now)
+        self.port = Port(
+            inner.comm, [(rank, shard.stop - shard.start) for rank in ranks], flat.dtype, Asked,
+            self.now, sends=REPLIES, receives=PUSHES, deadline=inner.deadline,
+            beside=self.verdicts.next,
+        )  # fmt: skip
+        self._bells = Bells(inner.comm, ranks, NOTICES, True) if workshop.policy.abandon else None
+        self.snapshots = Snapshots(inner.comm, workshop, number, inner.deadline)
+
+    def expect(self, server: Server) -> None:
+        """Who may write first, at the start of the run or where it goes on."""
+        self.port.expect(sorted(server.due - {letter.source for letter in self.inbox}))
+
+    def receive(self, until: float | None) -> Generator[None, None, Letter | None]:
+        if self.inbox:
+            return self.inbox.popleft()
+        return (yield from self.next_letter(until))
+
+    def next_letter(self, until: float | None) -> Generator[None, None, Letter | None]:
+        """The next one from a worker or server 0, behind those in the inbox."""
+        letter = yield from self._letter(until)
+        if letter is not None and letter.source != LEADER:
+            self.steps[letter.source] = int(Asked(*letter.header).step)
+        return letter
+
+    def state(self) -> dict[str, Any]:
+        """At a rest of several servers: what has come."""
+        return {"inbox": saved(self.inbox), "steps": np.array(self.steps)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there: before it serves."""
+        self.inbox = deque(restored(state.get("inbox", {})))
+        self.steps = state["steps"].tolist()
+
+    def send(self, worker: int, header: Answer, payload: np.ndarray) -> None:
+        self.port.send(worker, header, payload, answered=not header.last)
+
+    def notify(self, worker: int) -> None:
+        assert self._bells is not None
+        self._bells.rearm(worker)
+
+    def announce(self, verdict: Verdict) -> None:
+        self.verdicts.send(verdict)
+
+    def busy(self, octets: int) -> Steps:
+        """Here time is measured. Others' shards are looked for now and then."""
+        self.take_in()
+        yield from ()
+
+    def rest(self, server: Server) -> Steps:
+        if self.save is not None:
+            yield from self.save(server)
+
+    def evaluate(self, server: Server, final: bool) -> Steps:
+        label = FINAL if final else server.step
+        ema = None if server.ema is None else server.ema.average.copy()
+        values = facts(server)
+        if self.evaluator is None:
+            self.snapshots.send(label, values, server.parameters, ema)
+            return
+        with Pause(self.inner):
+            self.evaluator.add(label, 0, server.parameters.copy(), ema, values)
+        began = time.monotonic()
+        while final and self.evaluator.pending:
+            self.take_in()
+            if time.monotonic() - began > self.inner.deadline:
+                return  # without it rather than not at all
+            yield
+
+    def close(self) -> None:
+        """Give all requests back."""
+        self.port.close()
+        self.verdicts.close()
+        self.snapshots.close()
+        if self._bells is not None:
+            self._bells.close()
+
+    def take_in(self) -> None:
+        """The shards that others have handed in, on server 0."""
+        evaluator = self.evaluator
+        if evaluator is not None:
+            for number, label, values, flat, ema in self.snapshots.arrived():
+                with Pause(self.inner):
+                    evaluator.add(label, number, flat, ema, values)
+
+
+class WorkerBench(_Bench):
+    """A worker's place. `rank` and `size` are those among the workers."""
+
+    def __init__(
+        self, inner: CommunicatorSite, number: int, crew: Crew, workshop: Workshop, pace: Pace
+    ):
+        super().__init__(inner, number, crew)
+        self.rank, self.size, self.pace = number, len(workshop.roles.workers), pace
+        self.abandoned = False
+        sizes = [shard.stop - shard.start for shard in workshop.shards]
+        ranks = workshop.roles.servers
+        self.port = Port(
+            inner.comm, list(zip(ranks, sizes, strict=True)), workshop.parameters.dtype, Answer,
+            self.now, sends=PUSHES, receives=REPLIES, deadline=inner.deadline,
+        )  # fmt: skip
+        self.reported = 0  # steps whose rows are on their way to the file
+        self._bells = Bells(inner.comm, ranks, NOTICES, False) if workshop.policy.abandon else None
+        experiment = workshop.experiment
+        # Letters move only while somebody looks: those that are under way during a computation.
+        self._mailing = experiment.push == "layerwise" or bool(experiment.prefetch)
+        self._busy_looking = workshop.policy.abandon or bool(experiment.colocated) or self._mailing
+        self._watched: set[int] = set()
+        self._step, self._began, self._waiting_s = 0, 0.0, 0.0
+        self._counters = Counters()
+
+    def expect(self, worker: ServedWorker) -> None:
+        """Who writes first, at the start of the run or where it goes on."""
+        self.port.expect(sorted(worker.awaited))
+
+    def state(self) -> dict[str, Any]:
+        """At a rest of several servers, while it waits."""
+        times = {"step": self._step, "began_s": self._began, "waiting_s": self._waiting_s}
+        return {
+            "times": times, "abandoned": self.abandoned, "reported": self.reported,
+            "counters": vars(self._counters),
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there: before it works."""
+        times = state["times"]
+        self._step, self._began = times["step"], times["began_s"]
+        self._waiting_s, self._counters = times["waiting_s"], Counters(**state["counters"])
+        self.abandoned, self.reported = bool(state["abandoned"]), state["reported"]
+
+    def begin_step(self, step: int) -> None:
+        self._step, self._began = step, self.now()
+        self._counters = Counters()
+
+    def watch(self, servers: set[int]) -> None:
+        self._watched = set(servers)
+
+    def unwatch(self, server: int) -> None:
+        self._watched.discard(server)
+
+    def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
+        began, counters = time.perf_counter(), self._counters
+        self.inner.computing, self.abandoned = True, False
+        marks = None
+        if ready is not None and self.pace.stretches(self.number, self._step):
+            marks = Marks(self.progress)
+        try:
+            if marks is None:
+                work(self.progress, ready)
+            else:
+                work(marks.progress, marks.ready)
+            seconds = self.pace(self.number, self._step, time.perf_counter() - began)
+            if isinf(seconds):
+                stragglers.die()
+            if marks is not None and ready is not None:
+                marks.deliver(lambda share: self._pad(began + share * seconds), ready)
+            self._pad(began + seconds)
+        except Abandoned:
+            self.abandoned = True
+        finally:
+            self.inner.computing = False
+        counters.compute_s += time.perf_counter() - began - counters.poll_s
+        self._waiting_s = self.now()
+        yield from ()
+
+    def progress(self, share: float = 0.0) -> None:
+        """Look at what else this rank has to do, and whether the work is in vain."""
+        if not self._busy_looking:
+            return
+        began = time.perf_counter()
+        self.crew.look(self)
+        if self._mailing:
+            self.port.look()
+        bells, watched = self._bells, self._watched
+        in_vain = bells is not None and bool(watched) and all(map(bells.came, watched))
+        self._counters.look(time.perf_counter() - began)
+        if in_vain:
+            raise Abandoned
+
+    def updating(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def receive(self, until: float | None = None) -> Generator[None, None, Letter | None]:
+        letter = yield from self._letter(until)
+        if letter is not None and letter.header[NOTICED] and self._bells is not None:
+            while not self._bells.came(letter.source):
+                yield  # it was sent before the reply
+            self._bells.rearm(letter.source)
+        return letter
+
+    def send(self, server: int, header: Asked, payload: np.ndarray | None) -> None:
+        self.port.send(server, header, payload)
+
+    def lap(self) -> dict[str, float]:
+        now = self.now()
+        self._counters.wait_s += max(0.0, now - self._waiting_s)
+        times = {"start_s": self._began, "step_s": now - self._began}
+        return times | vars(self._counters)
+
+    def record(self, step: int, columns: dict[str, float]) -> None:
+        self.reported = step
+        self.inner.recorder.step(step, columns)
+
+    def close(self) -> None:
+        """Give all requests back."""
+        self.port.close()
+        if self._bells is not None:
+            self._bells.close()
+
+    def _pad(self, until: float) -> None:
+        """Stand in for an accelerator at work."""
+        while (left := until - time.perf_counter()) > 0:
+            self.progress()
+            time.sleep(min(left, LOOK_EVERY) if self._busy_looking else left)
+
+
+class Pause:
+    """Around what does not count as training, and may take long."""
+
+    def __init__(self, inner: CommunicatorSite):
+        self.inner, self.began = inner, time.perf_counter()
+
+    def __enter__(self) -> None:
+        self.began, self.inner.evaluating = time.perf_counter(), True
+
+    def __exit__(self, *error: object) -> None:
+        self.inner.evaluating = False
+        self.inner.paused_s += time.perf_counter() - self.began
