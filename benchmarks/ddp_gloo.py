@@ -162,6 +162,7 @@ def work(options: argparse.Namespace) -> int:
 
 def _setting(options: argparse.Namespace, size: int) -> tuple[Any, Any, Any, Any]:
     """The model, where it starts, the data and who takes which samples: as in `mpisgd train`."""
+    from mpisgd.commands import train
     from mpisgd.data.shards import Sampler
     from mpisgd.experiment import building
     from mpisgd.experiment.arguments import from_arguments

@@ -81,7 +81,7 @@ def run_virtual(cell: Cell) -> dict[str, Any]:
     if failure:
         return {"failure": failure}
     rows = {name: np.array([row[name] for row in run.rows.rows]) for name in ROWS}
-    sent = [worker.step for worker in run.offices.workers]
+    sent = [worker.step for worker in run.virtual_servers.workers]
     time_s = run.evaluations[-1]["time_s"]
     result = speeds(rows, time_s) | accounts(rows, sent, cell["servers"])
     return result | {"cpu_s": round(run.cpu_s, 2)} | made_with()
@@ -100,7 +100,7 @@ def run_set_up(cell: Cell) -> dict[str, Any]:
     if failure:
         return {"failure": failure}
     rows = {name: np.array([row[name] for row in run.rows.rows]) for name in ROWS}
-    sent = [worker.step for worker in run.offices.workers]
+    sent = [worker.step for worker in run.virtual_servers.workers]
     result = speeds(rows, run.evaluations[-1]["time_s"]) | accounts(rows, sent, cell["servers"])
     result["accuracy"] = significant(run.evaluations[-1]["accuracy"])
     result["accepted_sets_differ"] = differing(rows)

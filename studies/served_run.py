@@ -10,7 +10,7 @@ from mpisgd.data import Dataset
 from mpisgd.drivers.virtual_servers import Ledger, check_finite, world
 from mpisgd.experiment.building import resolve_for
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.servers.roles import Workshop
+from mpisgd.servers.roles import Builder
 from mpisgd.training.evaluation import shard_sums
 from mpisgd.training.worker import NotFinite
 
@@ -27,17 +27,17 @@ class ServedRun:
         self.experiment = resolve_for(Experiment.read(values), dataset, ranks)
         self.enough, self.rows = enough, _Rows()
         self.evaluations: list[dict[str, Any]] = []
-        workshop = Workshop(self.experiment, dataset)
-        self.evaluator = workshop.evaluator(self)
-        self.offices = world(workshop, self.evaluator, self.rows)
+        builder = Builder(self.experiment, dataset)
+        self.evaluator = builder.evaluator(self)
+        self.virtual_servers = world(builder, self.evaluator, self.rows)
         self.cpu_s = 0.0
 
     def finish(self) -> str:
         """Run to the end; why it ended early, or an empty text."""
         began = time.process_time()
         try:
-            self.offices.run()
-            check_finite(self.offices.servers)
+            self.virtual_servers.run()
+            check_finite(self.virtual_servers.servers)
         except NotFinite as failure:
             return str(failure)
         finally:
@@ -48,7 +48,7 @@ class ServedRun:
         """The evaluator's store: keep the row, and stop where it is enough."""
         self.evaluations.append(row)
         if row["accuracy"] >= self.enough:
-            for site in self.offices.server_sites:
+            for site in self.virtual_servers.server_sites:
                 site.asked_to_stop = True
 
     def flush(self) -> None:

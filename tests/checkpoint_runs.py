@@ -10,16 +10,16 @@ from virtual_runs import Rows, prepare
 
 from mpisgd.checkpoint.file import Checkpoint
 from mpisgd.checkpoint.identity import identity
-from mpisgd.checkpoint.keeper import Keeping
 from mpisgd.checkpoint.options import AUTO, Saving
 from mpisgd.checkpoint.resume import choose
+from mpisgd.checkpoint.writer import Checkpointing
 from mpisgd.data import load
 from mpisgd.drivers.virtual import VirtualRecorder, keep
 from mpisgd.drivers.virtual_servers import Ledger, world
 from mpisgd.drivers.virtual_servers import keep as keep_served
 from mpisgd.experiment.building import algorithm_run, resolve_for
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.servers.roles import Workshop
+from mpisgd.servers.roles import Builder
 from mpisgd.store.reader import read
 from mpisgd.training.worker import Worker
 
@@ -88,8 +88,8 @@ def go(
     clock.recorders = memories
     mine = identity(run.experiment, DIGITS, virtual=True)
     choice = choose(saving, run.experiment, mine, None)
-    keeping = Keeping(saving, mine, choice.resumed)
-    keep(keeping, run.experiment, clock, run.workers, memories, None)  # type: ignore[arg-type]
+    checkpointing = Checkpointing(saving, mine, choice.resumed)
+    keep(checkpointing, run.experiment, clock, run.workers, memories, None)  # type: ignore[arg-type]
     step = choice.resumed.step if choice.resumed else 0
     try:
         clock.run([algorithm_run(run.experiment, worker) for worker in run.workers])
@@ -108,11 +108,11 @@ def serve(
     experiment = resolve_for(experiment, DIGITS, ranks)
     mine = identity(experiment, DIGITS, virtual=True)
     resumed = choose(saving, experiment, mine, None).resumed
-    workshop = Workshop(experiment, DIGITS)
-    evaluator, ledger = workshop.evaluator(), Ledger(None)
-    recorders = {rank: VirtualRecorder(rank, None, 1.0, None) for rank in workshop.roles.workers}
+    builder = Builder(experiment, DIGITS)
+    evaluator, ledger = builder.evaluator(), Ledger(None)
+    recorders = {rank: VirtualRecorder(rank, None, 1.0, None) for rank in builder.roles.workers}
     rows: dict[str, Any] = {"updates": [], "steps": {}, "last": evaluator}
-    offices = world(workshop, evaluator, ledger, recorders)
+    virtual_servers = world(builder, evaluator, ledger, recorders)
 
     def update(row: dict[str, float]) -> None:
         if len(rows["updates"]) == updates:
@@ -124,10 +124,12 @@ def serve(
         recorders[rank].step(number, columns)
         rows["steps"][rank, number] = columns
 
-    offices.record_update, offices.record_step = update, step
-    keep_served(Keeping(saving, mine, resumed), experiment, offices, ledger, recorders)
+    virtual_servers.record_update, virtual_servers.record_step = update, step
+    keep_served(
+        Checkpointing(saving, mine, resumed), experiment, virtual_servers, ledger, recorders
+    )
     begun = ledger.added
-    offices.run()
+    virtual_servers.run()
     return begun, rows
 
 

@@ -8,8 +8,8 @@ from mpisgd.data import Dataset
 from mpisgd.drivers.virtual_servers import Ledger, check_finite, world
 from mpisgd.experiment.building import load, resolve_for
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.servers.roles import Workshop
-from mpisgd.worlds.virtual_servers import Offices
+from mpisgd.servers.roles import Builder
+from mpisgd.worlds.virtual_servers import VirtualServers
 
 TINY: dict[str, Any] = {
     "model": "quadratic",
@@ -53,19 +53,19 @@ class Kept(Ledger):
 class Finished(NamedTuple):
     """A run that is over."""
 
-    offices: Offices
+    virtual_servers: VirtualServers
     rows: list[dict[str, float]]
     steps: list[tuple[int, int, dict[str, float]]]  # (rank, step, columns of /steps)
 
     @property
     def parameters(self) -> np.ndarray:
         """The flat parameters as the servers hold them."""
-        return np.concatenate([server.parameters for server in self.offices.servers])
+        return np.concatenate([server.parameters for server in self.virtual_servers.servers])
 
     @property
     def time_s(self) -> float:
         """When the last update was made."""
-        return self.offices.evaluator.last["time_s"]
+        return self.virtual_servers.evaluator.last["time_s"]
 
     def column(self, name: str, **where: float) -> np.ndarray:
         """A column of /updates, of the rows that have these values."""
@@ -84,18 +84,18 @@ def prepare(
     experiment = Experiment.read(TINY | changes)
     dataset = load(experiment) if dataset is None else dataset
     experiment = resolve_for(experiment, dataset, ranks)
-    workshop, ledger = Workshop(experiment, dataset), Kept()
-    offices = world(workshop, workshop.evaluator(), ledger)
+    builder, ledger = Builder(experiment, dataset), Kept()
+    virtual_servers = world(builder, builder.evaluator(), ledger)
     steps: list[tuple[int, int, dict[str, float]]] = []
-    offices.record_step = lambda rank, step, columns: steps.append((rank, step, columns))
-    return experiment, Finished(offices, ledger.rows, steps)
+    virtual_servers.record_step = lambda rank, step, columns: steps.append((rank, step, columns))
+    return experiment, Finished(virtual_servers, ledger.rows, steps)
 
 
 def served(ranks: int, **changes: Any) -> Finished:
     """Run an experiment like TINY, with `changes`, on virtual ranks."""
     _, finished = prepare(ranks, **changes)
-    finished.offices.run()
-    check_finite(finished.offices.servers)
+    finished.virtual_servers.run()
+    check_finite(finished.virtual_servers.servers)
     return finished
 
 

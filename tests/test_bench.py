@@ -269,8 +269,8 @@ def test_the_harness_finds_the_truth(fake, polls, hidden):
 def test_a_harness_that_looks_although_no_polls_were_asked_for_is_caught():
     fake = Fake(at_look=0.125)
 
-    def cheat(flight, doing, polls, clock):
-        return beside(flight, doing, max(polls, 8), clock)
+    def cheat(pending, doing, polls, clock):
+        return beside(pending, doing, max(polls, 8), clock)
 
     span = cheat(fake, fake.work, 0, fake.clock)
     found = timing.overlap(2.0, 1.0, fake.now, span.exposed_s)

@@ -4,31 +4,31 @@ import numpy as np
 import pytest
 
 from allreduce.testing.loopback import World
-from mpisgd.servers.messages import Answer, Asked
-from mpisgd.worlds.channels import HEADER_OCTETS, Bells, Port
+from mpisgd.servers.messages import Answer, Request
+from mpisgd.worlds.channels import HEADER_OCTETS, Channel, Notices
 
 COUNT = 37
 
 
-def ask(step: int) -> Asked:
-    return Asked(step, 2, 3, 0.5, 0, 0, 0, 0, 1.5)
+def ask(step: int) -> Request:
+    return Request(step, 2, 3, 0.5, 0, 0, 0, 0, 1.5)
 
 
 def answer(version: int) -> Answer:
     return Answer(version, 1, 0, 0, 0, 0, 0, 0, 0.0)
 
 
-def pair(world: World, chunk: int, workers: int = 1) -> tuple[Port, list[Port]]:
+def pair(world: World, chunk: int, workers: int = 1) -> tuple[Channel, list[Channel]]:
     """A server's port, on rank 0, and those of its workers."""
     sides = {"now": lambda: 0.0, "deadline": 1e9, "chunk_octets": chunk}
     peers = [(rank, COUNT) for rank in range(1, workers + 1)]
-    server = Port(world.comm(0), peers, "f4", Asked, sends=10, receives=300, **sides)
+    server = Channel(world.comm(0), peers, "f4", Request, sends=10, receives=300, **sides)
     others = [
-        Port(world.comm(rank), [(0, COUNT)], "f4", Answer, sends=300, receives=10, **sides)
+        Channel(world.comm(rank), [(0, COUNT)], "f4", Answer, sends=300, receives=10, **sides)
         for rank in range(1, workers + 1)
     ]
-    for port in others:
-        port.expect()
+    for channel in others:
+        channel.expect()
     return server, others
 
 
@@ -52,13 +52,13 @@ def test_letters_come_whole_and_memory_is_given_back(eager, chunk):
             assert until(worker.receive()).header == answer(step - 1)
             shard = None if step % 3 == 0 else np.full(COUNT, step)
             worker.send(0, ask(step), shard)
-            letter = until(server.receive())
-            assert letter.header == ask(step)
-            assert (letter.payload is None) == (shard is None)
-            assert shard is None or np.array_equal(letter.payload, shard)
+            message = until(server.receive())
+            assert message.header == ask(step)
+            assert (message.payload is None) == (shard is None)
+            assert shard is None or np.array_equal(message.payload, shard)
             server.send(0, answer(step), np.full(COUNT, -step), answered=step < 7)
-        letter = until(worker.receive())
-        assert np.array_equal(letter.payload, np.full(COUNT, -7))
+        message = until(worker.receive())
+        assert np.array_equal(message.payload, np.full(COUNT, -7))
         server.close()
         worker.close()
         world.check_quiet()
@@ -78,9 +78,9 @@ def test_a_server_hears_everyone():
     server, workers = pair(world, 64, workers=5)
     for number in range(5):
         server.send(number, answer(0), np.zeros(COUNT))
-    for port in workers:
-        until(port.receive())
-        port.send(0, ask(1), np.zeros(COUNT))
+    for channel in workers:
+        until(channel.receive())
+        channel.send(0, ask(1), np.zeros(COUNT))
     assert sorted(until(server.receive()).source for _ in range(5)) == list(range(5))
     assert server.moves == 5
 
@@ -88,16 +88,18 @@ def test_a_server_hears_everyone():
 def test_time_outs_and_silence_give_none():
     world = World(2)
     clock = iter(range(100))
-    port = Port(world.comm(0), [(1, COUNT)], "f4", Asked, lambda: next(clock), sends=0, receives=1,
-                deadline=1e-9)  # fmt: skip
-    assert until(port.receive(until=5)) is None
+    channel = Channel(
+        world.comm(0), [(1, COUNT)], "f4", Request, lambda: next(clock), sends=0, receives=1,
+        deadline=1e-9,
+    )  # fmt: skip
+    assert until(channel.receive(until=5)) is None
     assert 5 <= next(clock) < 10
-    assert until(port.receive()) is None
+    assert until(channel.receive()) is None
 
 
 def test_a_bell_rings_once_for_each_time():
     world = World(2, eager=0.01)
-    ring, hear = Bells(world.comm(0), [1], 5, True), Bells(world.comm(1), [0], 5, False)
+    ring, hear = Notices(world.comm(0), [1], 5, True), Notices(world.comm(1), [0], 5, False)
     assert not hear.came(0)
     for _ in range(4):
         ring.rearm(0)

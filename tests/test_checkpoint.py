@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mpisgd import cli
 from mpisgd.checkpoint import place
 from mpisgd.checkpoint.file import Checkpoint, DamagedCheckpoint, write
-from mpisgd.checkpoint.keeper import Keeper
 from mpisgd.checkpoint.options import Saving
 from mpisgd.checkpoint.state import BadState, copy_into, flatten, pack, unflatten, unpack
+from mpisgd.checkpoint.writer import CheckpointWriter
 
 STATE = {
     "numbers": {"step": 3, "loss": -0.0, "nan": float("nan"), "yes": True},
@@ -127,10 +127,10 @@ def test_foreign_files_are_refused(tmp_path):
 
 def test_the_newest_valid_one_is_taken_and_it_is_said_why_no_newer_one(tmp_path):
     path = tmp_path / "run"
-    keeper = Keeper(Saving(path), META)
+    checkpoint_writer = CheckpointWriter(Saving(path), META)
     assert place.newest(path) == (None, [])
     for step in (5, 10, 15):
-        keeper.write({"step": step}, [("0", {"x": step})])
+        checkpoint_writer.write({"step": step}, [("0", {"x": step})])
     assert not place.writing(path).exists()
     assert Checkpoint(place.previous(path)).meta["step"] == 10
     found = place.newest(path)
@@ -153,15 +153,15 @@ def test_the_newest_valid_one_is_taken_and_it_is_said_why_no_newer_one(tmp_path)
 @pytest.mark.parametrize("moment", ["write", "replace"])
 def test_a_full_disk_leaves_the_one_before(moment, tmp_path, monkeypatch):
     path = tmp_path / "run"
-    keeper = Keeper(Saving(path), META)
-    keeper.write({"step": 1}, [("0", {"x": 1})])
+    checkpoint_writer = CheckpointWriter(Saving(path), META)
+    checkpoint_writer.write({"step": 1}, [("0", {"x": 1})])
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync" if moment == "write" else "replace", full)
     with pytest.raises(OSError, match=r"run\S*: cannot be written: No space left"):
-        keeper.write({"step": 2}, [("0", {"x": 2})])
+        checkpoint_writer.write({"step": 2}, [("0", {"x": 2})])
     monkeypatch.undo()
     assert Checkpoint(path).meta["step"] == 1
 

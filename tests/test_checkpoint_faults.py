@@ -102,10 +102,12 @@ def test_what_is_not_finite_is_never_saved(monkeypatch, capsys):
     """Wherever it is when the run rests: read or not."""
     step = Server._take
 
-    def spoilt(server: Server, letter: Any) -> Any:
-        if letter.header[0] == 5 and letter.source == 1:
-            letter = letter._replace(header=letter.header._replace(failed_step=5, failed_worker=1))
-        return step(server, letter)
+    def spoilt(server: Server, message: Any) -> Any:
+        if message.header[0] == 5 and message.source == 1:
+            message = message._replace(
+                header=message.header._replace(failed_step=5, failed_worker=1)
+            )
+        return step(server, message)
 
     monkeypatch.setattr(Server, "_take", spoilt)
     assert train(SERVED["one"], "--checkpoint-every", "1") == 3

@@ -68,16 +68,16 @@ def test_each_bucket_starts_when_its_last_element_is_final(bucket):
     plan = worker.site.plan
 
     def watched(source: np.ndarray, result: np.ndarray | None) -> Any:
-        flight, number = plan(source, result), len(plans)
+        pending, number = plan(source, result), len(plans)
         plans.append(source)
-        start = flight.start
+        start = pending.start
 
         def noted() -> None:
             started.append(number)
             start()
 
-        flight.start = noted  # type: ignore[method-assign]
-        return flight
+        pending.start = noted  # type: ignore[method-assign]
+        return pending
 
     plans: list[np.ndarray] = []
     worker.site.plan = watched  # type: ignore[method-assign]

@@ -13,19 +13,19 @@ LATENCY, RATE, BYTES = 0.25, 1e6, 500_000
 PLAIN = Network(latency_s=LATENCY, bandwidth_Bps=RATE)
 
 
-def arrivals(network, letters=1, seed=0):
+def arrivals(network, messages=1, seed=0):
     """Seconds when letters come that are sent one after the other, each when the last has come."""
     post = Post(network, 2, seed)
     sender, taker = post.desk(0), post.desk(1)
     came: list[float] = []
 
     def send():
-        for _ in range(letters):
+        for _ in range(messages):
             post.carry(0, taker, BYTES, lambda: taker.put("letter"))
             yield from sender.receive()
 
     def take():
-        for _ in range(letters):
+        for _ in range(messages):
             yield from taker.receive()
             came.append(post.now)
             sender.put("next")

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from allreduce.errors import Stalled
-from mpisgd.worlds.pending import ProgressThread, ThreadedFlight
+from mpisgd.worlds.pending import ProgressThread, ThreadedAllreduce
 
 
 class Plan:
@@ -40,14 +40,14 @@ def thread():
     made.close()
 
 
-def flight(thread, plan):
+def pending(thread, plan):
     ticks = itertools.count()
-    return ThreadedFlight(thread, plan, lambda: float(next(ticks)))
+    return ThreadedAllreduce(thread, plan, lambda: float(next(ticks)))
 
 
 def test_inputs_are_copied_by_the_caller_and_posted_in_order_by_the_thread(thread):
     log: list[tuple[str, str, str]] = []
-    flights = [flight(thread, Plan(name, 5, log)) for name in "abc"]
+    flights = [pending(thread, Plan(name, 5, log)) for name in "abc"]
     for _ in range(2):
         log.clear()
         for each in flights:
@@ -65,14 +65,14 @@ def test_inputs_are_copied_by_the_caller_and_posted_in_order_by_the_thread(threa
 
 
 def test_who_waits_for_what_was_never_started_does_not_wait(thread):
-    never = flight(thread, Plan("a", 5, []))
+    never = pending(thread, Plan("a", 5, []))
     never.wait()
     assert never.arrived.is_set()
 
 
 def test_the_end_waits_for_what_is_in_flight():
     made = ProgressThread(comm=None)
-    last = flight(made, Plan("a", 50, []))
+    last = pending(made, Plan("a", 50, []))
     last.start()
     made.close()
     assert last.arrived.is_set()
@@ -81,7 +81,7 @@ def test_the_end_waits_for_what_is_in_flight():
 
 def test_what_the_thread_meets_is_raised_by_whoever_waits(thread):
     stall = Stalled("rank 1 has waited for rank 2")
-    bad, good = flight(thread, Plan("bad", 1, [], stall)), flight(thread, Plan("good", 1, []))
+    bad, good = pending(thread, Plan("bad", 1, [], stall)), pending(thread, Plan("good", 1, []))
     bad.start()
     for waits in (bad, good):  # also of what is started after it: nobody moves it on any more
         if waits is good:

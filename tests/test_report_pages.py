@@ -180,8 +180,8 @@ def test_the_timeline_has_every_lane_where_its_seconds_are(tmp_path):
     assert [(e["ts"], e["dur"], e["args"]["step"]) for e in waits] == [
         (0.7e6, 0.25e6, 1), (3.7e6, 0.25e6, 4),
     ]  # fmt: skip
-    (flight,) = [e for e in spans if e["name"] == "mean" and e["pid"] == 1]
-    assert (flight["ts"], flight["dur"]) == (0.5e6, 2e6)
+    (pending,) = [e for e in spans if e["name"] == "mean" and e["pid"] == 1]
+    assert (pending["ts"], pending["dur"]) == (0.5e6, 2e6)
     computing = [e for e in spans if e["name"] == "compute" and e["pid"] == 1]
     under = [e for e in computing if e["ts"] < 2.5e6 and e["ts"] + e["dur"] > 0.5e6]
     assert len(under) == 2  # overlap is seen: two steps compute while the mean is in flight

@@ -77,21 +77,21 @@ def test_a_replay_has_the_same_bits(name, options, servers):
         6 + servers, algorithm=name, steps=15, servers=servers, straggler="exponential",
         requeue="prefetch" not in options, **options,
     )  # fmt: skip
-    run.offices.run()
+    run.virtual_servers.run()
     assert np.array_equal(replay(experiment.config(), run.pushes), run.parameters)
 
 
 def test_clipped_gradients_replay_too():
     experiment, run = prepare(6, algorithm="async", steps=15, clip=0.5, straggler="exponential")
-    run.offices.run()
+    run.virtual_servers.run()
     assert np.array_equal(replay(experiment.config(), run.pushes), run.parameters)
-    longest = max(np.linalg.norm(worker.gradient.flat) for worker in run.offices.workers)
+    longest = max(np.linalg.norm(worker.gradient.flat) for worker in run.virtual_servers.workers)
     assert longest == pytest.approx(0.5)
 
 
 def test_a_changed_record_replays_to_other_bits():
     experiment, run = prepare(7, algorithm="async", steps=15, straggler="exponential")
-    run.offices.run()
+    run.virtual_servers.run()
     pushes = run.pushes
     pushes["update"][[4, 5]] = pushes["update"][[5, 4]]
     assert not np.array_equal(replay(experiment.config(), pushes), run.parameters)
@@ -99,7 +99,7 @@ def test_a_changed_record_replays_to_other_bits():
 
 def test_a_record_without_a_column_that_it_needs_is_refused():
     experiment, run = prepare(4, algorithm="async", steps=6)
-    run.offices.run()
+    run.virtual_servers.run()
     pushes = {name: values for name, values in run.pushes.items() if name != "version_read"}
     with pytest.raises(UsageError, match="/updates/version_read: is needed, and was not recorded"):
         replay(experiment.config(), pushes)
@@ -108,8 +108,8 @@ def test_a_record_without_a_column_that_it_needs_is_refused():
 @pytest.mark.parametrize(("name", "options"), EVERY, ids=str)
 def test_accounts_add_up(name, options):
     run = served(8, algorithm=name, steps=30, straggler="pareto:1.2", servers=2, **options)
-    workers = len(run.offices.workers)
-    for server in run.offices.servers:
+    workers = len(run.virtual_servers.workers)
+    for server in run.virtual_servers.servers:
         used = [
             (row["worker"], row["step"])
             for row in run.rows
@@ -138,7 +138,7 @@ def _check_drops(run: Finished, name: str) -> None:
     """A worker can be dropped once an update, so at most b of them are."""
     if name != "backup":
         return
-    for server in run.offices.servers:
+    for server in run.virtual_servers.servers:
         rows = [r for r in run.rows if r["server"] == server.index and not r["used"]]
         ended = max(r["arrived_s"] for r in run.rows if r["server"] == server.index and r["used"])
         drops = sum(r["arrived_s"] <= ended for r in rows)
@@ -151,19 +151,19 @@ def test_a_requeued_batch_is_used_once_an_epoch():
         8, algorithm="backup", backups=1, steps=60, straggler="exponential", requeue=True,
         data_samples=280,
     )  # fmt: skip
-    for worker in run.offices.workers:
-        assert worker.deal == 1 + len(run.column("step", worker=worker.rank, used=1))
+    for worker in run.virtual_servers.workers:
+        assert worker.batch_index == 1 + len(run.column("step", worker=worker.rank, used=1))
     without = served(8, algorithm="backup", backups=1, steps=60, straggler="exponential")
-    dropped = [w.deal - 1 - len(without.column("step", worker=w.rank, used=1))
-               for w in without.offices.workers]  # fmt: skip
+    dropped = [w.batch_index - 1 - len(without.column("step", worker=w.rank, used=1))
+               for w in without.virtual_servers.workers]  # fmt: skip
     assert max(dropped) > 0
 
 
 def test_equally_many_samples_make_equally_many_steps():
     for name in POLICIES:
         run = served(9, algorithm=name, steps=24, straggler="exponential")
-        server = run.offices.servers[0]
-        assert server.step == run.offices.evaluator.last["step"] == 24
+        server = run.virtual_servers.servers[0]
+        assert server.step == run.virtual_servers.evaluator.last["step"] == 24
         assert 0 <= server.used - 24 * server.policy.step < server.policy.group
 
 

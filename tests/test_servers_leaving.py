@@ -19,10 +19,12 @@ def test_stop_and_not_finite_reach_everyone():
         with pytest.raises(NotFinite, match=r"worker \d at step \d"):
             served(4 + servers, algorithm="async", steps=3000, rate=1e3, servers=servers)
         _, run = prepare(4 + servers, algorithm="async", steps=3000, servers=servers)
-        run.offices.worker_sites[1].asked_to_stop = True
-        run.offices.run()
-        assert all(server.stopping and server.version < 20 for server in run.offices.servers)
-        assert all(worker.stopping for worker in run.offices.workers)
+        run.virtual_servers.worker_sites[1].asked_to_stop = True
+        run.virtual_servers.run()
+        assert all(
+            server.stopping and server.version < 20 for server in run.virtual_servers.servers
+        )
+        assert all(worker.stopping for worker in run.virtual_servers.workers)
 
 
 @pytest.mark.parametrize("way", WAYS[1:], ids=str)
@@ -44,10 +46,10 @@ def test_what_one_shard_learns_all_learn(way):
 
         worker.model.gradient = spoilt
 
-    spoil(run.offices.workers[2])
+    spoil(run.virtual_servers.workers[2])
     with pytest.raises(NotFinite, match="worker 2 at step 5"):
-        run.offices.run()
-    assert all(server.version < 60 for server in run.offices.servers)
+        run.virtual_servers.run()
+    assert all(server.version < 60 for server in run.virtual_servers.servers)
 
 
 @pytest.mark.parametrize(("name", "options", "way"), combined(EVERY, WAYS), ids=str)
@@ -57,7 +59,7 @@ def test_dead_workers_are_survived_as_far_as_the_policy_allows(name, options, wa
     run = served(
         6 + servers, algorithm=name, steps=20, straggler="0:die@3,4:die@7", **options, **way
     )
-    assert [server.lost for server in run.offices.servers] == servers * [{0, 4}]
+    assert [server.lost for server in run.virtual_servers.servers] == servers * [{0, 4}]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)

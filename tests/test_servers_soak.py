@@ -13,14 +13,14 @@ WORKERS = 8
 
 def sizes(run: Finished) -> dict[str, int]:
     """Everything that could grow."""
-    offices = run.offices
+    virtual_servers = run.virtual_servers
     return {
-        "letters under way": len(offices.post._events),
-        "letters that wait": sum(len(desk.inbox) for desk in offices.post.desks),
-        "pushes that wait": sum(len(server.waiting) for server in offices.servers),
-        "verdicts that wait": sum(len(server._verdicts) for server in offices.servers),
-        "shards to be evaluated": len(offices.evaluator._parts),
-        "steps without a fate": max(len(worker._rows) for worker in offices.workers),
+        "letters under way": len(virtual_servers.post._events),
+        "letters that wait": sum(len(desk.inbox) for desk in virtual_servers.post.desks),
+        "pushes that wait": sum(len(server.waiting) for server in virtual_servers.servers),
+        "verdicts that wait": sum(len(server._verdicts) for server in virtual_servers.servers),
+        "shards to be evaluated": len(virtual_servers.evaluator._parts),
+        "steps without a fate": max(len(worker._rows) for worker in virtual_servers.workers),
         "objects": len(gc.get_objects()),
     }
 
@@ -33,7 +33,7 @@ def soak(steps: int, every: int, **changes: object) -> tuple[Finished, list[dict
         step_time_s=1e-3, rate=1e-3, evaluate_every=50, **changes,
     )  # fmt: skip
     seen: list[dict[str, int]] = []
-    run.offices.record_step = lambda rank, step, columns: None
+    run.virtual_servers.record_step = lambda rank, step, columns: None
     numbers = {"used": 0, "dropped": 0}
 
     def count(row: dict[str, float]) -> None:
@@ -41,20 +41,20 @@ def soak(steps: int, every: int, **changes: object) -> tuple[Finished, list[dict
         if row["server"] == servers - 1 and row["used"] and row["update"] % every == 0:
             seen.append(sizes(run))
 
-    run.offices.record_update = count
-    run.offices.run()
-    for server in run.offices.servers:
+    run.virtual_servers.record_update = count
+    run.virtual_servers.run()
+    for server in run.virtual_servers.servers:
         assert not server.waiting
         assert server.used >= server.goal
-    assert numbers["used"] == sum(server.used for server in run.offices.servers)
-    assert all(not desk.inbox for desk in run.offices.post.desks)
-    assert not run.offices.evaluator._parts
+    assert numbers["used"] == sum(server.used for server in run.virtual_servers.servers)
+    assert all(not desk.inbox for desk in run.virtual_servers.post.desks)
+    assert not run.virtual_servers.evaluator._parts
     return run, seen
 
 
 def check_bounded(run: Finished, seen: list[dict[str, int]]) -> None:
     """At most what each worker has outstanding, and no trend from the second quarter on."""
-    servers = len(run.offices.servers)
+    servers = len(run.virtual_servers.servers)
     for name in ("letters that wait", "pushes that wait", "verdicts that wait"):
         assert max(size[name] for size in seen) <= 2 * WORKERS * servers, name
     assert max(size["steps without a fate"] for size in seen) <= 2
@@ -77,5 +77,5 @@ def test_ten_thousand_updates(way):
     """Half an hour of a real run of steps of 1.4 s."""
     run, seen = soak(1250, 100, algorithm="async", **way)
     check_bounded(run, seen)
-    assert all(server.version == 10_000 for server in run.offices.servers)
+    assert all(server.version == 10_000 for server in run.virtual_servers.servers)
     assert np.isfinite(run.parameters).all()

@@ -31,10 +31,10 @@ def quadratic_async(delay: int, product: float) -> float:
         rate=product / 10,
         batch=1,
     )
-    for worker in run.offices.workers:
+    for worker in run.virtual_servers.workers:
         worker.dataset.train_inputs[...] = 0  # no noise
         worker.model.optimum[...] = 0
-    run.offices.run()
+    run.virtual_servers.run()
     with np.errstate(over="ignore"):
         return float(np.abs(run.parameters).max())
 

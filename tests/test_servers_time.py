@@ -51,11 +51,11 @@ def update_s(needed: int, backups: int, stale: str, updates: int, seed: int = 0)
         needed + backups + 1, algorithm="backup", backups=backups, stale=stale, steps=updates,
         batch=1, straggler="exponential", data_samples=1000, seed=seed,
     )  # fmt: skip
-    for worker in run.offices.workers:
+    for worker in run.virtual_servers.workers:
         worker.compute_gradient = Bare.compute_gradient.__get__(worker)
-    run.offices.record_update = lambda row: None
-    run.offices.record_step = lambda rank, step, columns: None
-    run.offices.run()
+    run.virtual_servers.record_update = lambda row: None
+    run.virtual_servers.record_step = lambda rank, step, columns: None
+    run.virtual_servers.run()
     return run.time_s / updates
 
 
@@ -106,11 +106,11 @@ def paper_set_up(workers: int, servers: int) -> Finished:
 
 def test_a_set_up_of_the_paper():
     run = paper_set_up(53, 17)
-    assert all(server.version == 2 for server in run.offices.servers)
+    assert all(server.version == 2 for server in run.virtual_servers.servers)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "servers"), [(106, 27), (212, 37)])
 def test_the_larger_set_ups_of_the_paper(workers, servers):
     run = paper_set_up(workers, servers)
-    assert all(server.version == 2 for server in run.offices.servers)
+    assert all(server.version == 2 for server in run.virtual_servers.servers)

@@ -39,7 +39,7 @@ def test_a_replay_has_the_same_bits(name, options, way):
         8, algorithm=name, steps=12, servers=3, straggler="exponential",
         **(LAYERS | {"network": SLOW, "step_time_s": 1e-3} | options | way),
     )  # fmt: skip
-    run.offices.run()
+    run.virtual_servers.run()
     assert np.array_equal(replay(experiment.config(), run.pushes), run.parameters)
     if "reads" in way:
         assert all(len(versions) == 1 for versions in read_versions(run))
@@ -119,9 +119,9 @@ def test_a_server_that_follows_stops_with_the_first():
     """Whoever is asked to stop."""
     for asked in range(3):
         _, run = prepare(8, algorithm="async", steps=3000, servers=3, reads="consistent")
-        run.offices.server_sites[asked].asked_to_stop = True
-        run.offices.run()
-        versions = {server.version for server in run.offices.servers}
+        run.virtual_servers.server_sites[asked].asked_to_stop = True
+        run.virtual_servers.run()
+        versions = {server.version for server in run.virtual_servers.servers}
         assert len(versions) == 1
         assert versions.pop() < 20
 

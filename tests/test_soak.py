@@ -109,7 +109,7 @@ def soak_loopback(steps: int, leak: Any = None, ranks: int = 3, depth: int = 4) 
         for i in range(depth)
     ]
     live, free = world.live, deque(range(depth))
-    flying: dict[int, list[np.ndarray]] = {}
+    in_flight: dict[int, list[np.ndarray]] = {}
     with Growth() as growth:
         for step in range(steps):
             if step == steps // 5:
@@ -123,17 +123,17 @@ def soak_loopback(steps: int, leak: Any = None, ranks: int = 3, depth: int = 4) 
             for one in drawn.sample(plans[chosen], ranks):
                 one.start()
             evaluate(schedules[chosen], values)
-            flying[chosen] = values
+            in_flight[chosen] = values
             for _ in range(drawn.randrange(20)):  # a look here and there
-                drawn.choice(plans[drawn.choice(list(flying))]).test()
-            while flying and (not free or drawn.random() < 0.3):
-                landed = drawn.choice(list(flying))
+                drawn.choice(plans[drawn.choice(list(in_flight))]).test()
+            while in_flight and (not free or drawn.random() < 0.3):
+                landed = drawn.choice(list(in_flight))
                 world.drive(plans[landed])
-                for buffer, value in zip(buffers[landed], flying.pop(landed), strict=True):
+                for buffer, value in zip(buffers[landed], in_flight.pop(landed), strict=True):
                     assert buffer.tobytes() == value.tobytes()
                 free.append(landed)
-        world.drive([one for number in flying for one in plans[number]])
-        flying.clear()
+        world.drive([one for number in in_flight for one in plans[number]])
+        in_flight.clear()
         growth.check()
     assert world.live == live
     for one in (one for each in plans for one in each):

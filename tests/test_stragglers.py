@@ -8,7 +8,7 @@ from virtual_runs import prepare as prepare_averaging
 
 from allreduce.errors import Stalled
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.experiment.stragglers import BLOCK, Pace, pace, parse
+from mpisgd.experiment.stragglers import BLOCK, StepTimer, parse, step_timer
 from mpisgd.values.errors import UsageError
 
 STEPS = 20_000
@@ -100,10 +100,10 @@ def test_damaged_traces_are_one_line(tmp_path, text):
 
 
 def test_the_pace_is_of_the_step_time_or_of_what_was_measured():
-    assert Pace(None, None)(0, 1, 0.25) == 0.25
-    assert pace(None, 2.0, 0)(0, 1, 0.25) == 2.0
-    assert pace("0:3x", 2.0, 0)(0, 1, 0.25) == 6.0
-    assert pace("0:3x", None, 0)(0, 1, 0.25) == 0.75
+    assert StepTimer(None, None)(0, 1, 0.25) == 0.25
+    assert step_timer(None, 2.0, 0)(0, 1, 0.25) == 2.0
+    assert step_timer("0:3x", 2.0, 0)(0, 1, 0.25) == 6.0
+    assert step_timer("0:3x", None, 0)(0, 1, 0.25) == 0.75
 
 
 def test_averaging_ranks_straggle_too():

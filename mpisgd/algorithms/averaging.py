@@ -36,7 +36,7 @@ def local(worker: "Worker", tau: int) -> Run:
         worker.update(worker.gradient.flat)
         if k % tau == 0:
             average.start()
-            worker.adopt((yield from average.wait()))
+            worker.set_parameters((yield from average.wait()))
         yield from worker.end_step()
 
 

@@ -20,7 +20,7 @@ from mpisgd.bench.work import Gemm, Sleep, Span, Work, beside
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import duration, wholes
-from mpisgd.worlds.pending import ProgressThread, ThreadedFlight
+from mpisgd.worlds.pending import ProgressThread, ThreadedAllreduce
 
 NONBLOCKING = tuple(name for name in NATIVE if name != "mpi")
 DEFAULT = ("butterfly", "halving-doubling", "mpi-nonblocking")
@@ -173,17 +173,17 @@ class _Bench:
 
     def measure(self, case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """One row, and the samples [repetition, rank] of its parts."""
-        plan, flying = self._flight(case)
+        plan, in_flight = self._flight(case)
 
         def communicate() -> None:
-            flying.start()
-            flying.wait()
+            in_flight.start()
+            in_flight.wait()
 
         work, spans = self._work(self._alone(communicate)), []
         seconds = self._repeat(
             lambda: work(_nowhere, 0),
             communicate,
-            lambda: spans.append(beside(flying, work, case.polls)),
+            lambda: spans.append(beside(in_flight, work, case.polls)),
         )
         plan.close()
         samples = dict(zip(("compute", "communication", "together"), seconds, strict=True))
@@ -200,7 +200,7 @@ class _Bench:
             chunks=chunks, nodes=self.nodes, deadline=self.chosen.deadline_s,
         )  # fmt: skip
         if threaded and self.thread:
-            return plan, ThreadedFlight(self.thread, plan, time.perf_counter)
+            return plan, ThreadedAllreduce(self.thread, plan, time.perf_counter)
         return plan, plan
 
     def _alone(self, communicate: Any) -> float:

@@ -70,16 +70,16 @@ def _check_worker(worker: Any, state: Mapping[str, Any]) -> None:
 def _check_served(
     experiment: Experiment, dataset: Dataset, virtual: bool, checkpoint: Checkpoint
 ) -> None:
-    from mpisgd.servers.roles import Workshop
+    from mpisgd.servers.roles import Builder
 
-    workshop = Workshop(experiment, dataset)
-    roles = workshop.roles
+    builder = Builder(experiment, dataset)
+    roles = builder.roles
     alone = not virtual and len(roles.servers) == 1  # whose workers begin anew
     for number, rank in enumerate(roles.servers):
         state = checkpoint.state(f"server{number}" if virtual else str(rank))
         own = state if virtual else state["server"]
-        workshop.server(None, number).restore(own if alone else own["own"])
+        builder.server(None, number).restore(own if alone else own["own"])
     for number, rank in enumerate([] if alone else roles.workers):
         state = checkpoint.state(f"worker{number}" if virtual else str(rank))
         own = state if virtual else state["worker"]
-        workshop.worker(Place(number, len(roles.workers)), number).restore(own["own"])
+        builder.worker(Place(number, len(roles.workers)), number).restore(own["own"])

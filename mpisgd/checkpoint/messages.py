@@ -23,7 +23,7 @@ WORDS = 8  # in a deadline
 Waiting = Generator[None, None, None]
 
 
-class Pulse:
+class Heartbeat:
     """Words to those who wait for this rank, `to`: a rank and a tag each. `release` ends it, for
     those who are handing in: theirs are the tags of answers."""
 

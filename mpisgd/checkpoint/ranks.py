@@ -9,10 +9,10 @@ import numpy as np
 
 from mpisgd.checkpoint import fitting, identity, place
 from mpisgd.checkpoint.file import Checkpoint, write
-from mpisgd.checkpoint.keeper import Keeper
-from mpisgd.checkpoint.messages import BACK, TAG, Pulse, finished, handing_in, receive, send
+from mpisgd.checkpoint.messages import BACK, TAG, Heartbeat, finished, handing_in, receive, send
 from mpisgd.checkpoint.options import AUTO, Saving
 from mpisgd.checkpoint.resume import Choice, Resumed, choose
+from mpisgd.checkpoint.writer import CheckpointWriter
 from mpisgd.data import Dataset
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.mpi import session
@@ -64,13 +64,13 @@ def _told(comm: Any, choice: Choice, deadline: float) -> Choice:
     kind, tau, delay = json.loads(session.texts(comm, word, deadline)[0])
     if comm.Get_rank() == 0:
         if resumed is not None:
-            pulse = _pulse(comm, deadline, TAG)
+            heartbeat = _pulse(comm, deadline, TAG)
             for rank in range(1, comm.Get_size()):
                 told: dict[str, Any] = {"meta": _octets(resumed.meta)}
                 if "parts" not in resumed.meta:
                     told["state"] = resumed.section(str(rank))
-                pulse.leave_out(rank)
-                send(comm, told, rank, deadline, pulse.beat)
+                heartbeat.leave_out(rank)
+                send(comm, told, rank, deadline, heartbeat.beat)
             choice = choice._replace(resumed=resumed._replace(state=resumed.section("0")))
         return choice
     resumed = None
@@ -106,31 +106,31 @@ def _with_part(
 
 
 class Gathering:
-    """Called at a rest, on every rank, with its state: rank 0's `keeper` writes all of them, and
+    """Called at a rest, on every rank, with its state: rank 0's `writer` writes all of them, and
     nobody goes on before that is done.
 
     What was recorded so far reaches the `store` first.
     """
 
     def __init__(
-        self, comm: Any, keeper: Keeper | None, recorder: Recorder, store: Any, deadline: float,
-        saving: Saving, identity: Mapping[str, Any],
+        self, comm: Any, checkpoint_writer: CheckpointWriter | None, recorder: Recorder, store: Any,
+        deadline: float, saving: Saving, identity: Mapping[str, Any],
     ):  # fmt: skip
-        self.comm, self.keeper, self.recorder = comm, keeper, recorder
+        self.comm, self.checkpoint_writer, self.recorder = comm, checkpoint_writer, recorder
         self.store, self.deadline = store, deadline
         self.saving, self.identity = saving, identity
         self.steps: list[int] = []  # of this rank's parts that are there, earlier runs' included
 
     def __call__(self, step: int, state: Mapping[str, Any], shipped: list[int]) -> None:
         """`shipped`: messages with records that each rank has sent."""
-        if self.keeper is None:
+        if self.checkpoint_writer is None:
             told = self._write_part(step, state) if self.saving.per_rank else state
             finished(handing_in(self.comm, [told], self.deadline))
             self._prune(step)
             return
-        pulse = _pulse(self.comm, self.deadline, TAG + BACK)
+        heartbeat = _pulse(self.comm, self.deadline, TAG + BACK)
         self.recorder.rows.catch_up(shipped)
-        pulse.beat()
+        heartbeat.beat()
         if self.store is not None:
             self.store.settle()
         meta = {
@@ -139,24 +139,24 @@ class Gathering:
             "keep": {"evaluation": self.recorder.evaluated},
         }
         if self.saving.per_rank:
-            meta["parts"] = dict(self._parts(pulse))
-            self.keeper.write(meta, [("0", state)], pulse.beat)
+            meta["parts"] = dict(self._parts(heartbeat))
+            self.checkpoint_writer.write(meta, [("0", state)], heartbeat.beat)
         else:
-            self.keeper.write(meta, self._states(state, pulse), pulse.beat)
-        finished(pulse.release())
+            self.checkpoint_writer.write(meta, self._states(state, heartbeat), heartbeat.beat)
+        finished(heartbeat.release())
 
     def _write_part(self, step: int, state: Mapping[str, Any]) -> dict[str, Any]:
         """The rank's own file; its digest, for rank 0."""
         rank = self.comm.Get_rank()
         told = {"step": step, "number": 0, "keep": {}, "evaluation": {}, "written_utc": ""}
         path = place.part(self.saving.place, step, rank)
-        self._pulse = Pulse(self.comm, [(0, TAG)], self.deadline)
+        self._pulse = Heartbeat(self.comm, [(0, TAG)], self.deadline)
         digest = write(path, {**self.identity, **told}, [(str(rank), state)], self._pulse.beat)
         return {"sha256": np.frombuffer(bytes.fromhex(digest), np.uint8)}
 
-    def _parts(self, pulse: Pulse) -> Iterator[tuple[str, str]]:
+    def _parts(self, heartbeat: Heartbeat) -> Iterator[tuple[str, str]]:
         for rank in range(1, self.comm.Get_size()):
-            told = receive(self.comm, rank, self.deadline, pulse.beat)
+            told = receive(self.comm, rank, self.deadline, heartbeat.beat)
             yield str(rank), told["sha256"].tobytes().hex()
 
     def _prune(self, step: int) -> None:
@@ -167,17 +167,17 @@ class Gathering:
         del self.steps[:-2]
 
     def _states(
-        self, own: Mapping[str, Any], pulse: Pulse
+        self, own: Mapping[str, Any], heartbeat: Heartbeat
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Rank by rank: only one more than its own is in memory."""
         yield "0", own
         for rank in range(1, self.comm.Get_size()):
-            yield str(rank), receive(self.comm, rank, self.deadline, pulse.beat)
+            yield str(rank), receive(self.comm, rank, self.deadline, heartbeat.beat)
 
 
-def _pulse(comm: Any, deadline: float, tag: int) -> Pulse:
+def _pulse(comm: Any, deadline: float, tag: int) -> Heartbeat:
     """Rank 0's, to all others."""
-    return Pulse(comm, [(rank, tag) for rank in range(1, comm.Get_size())], deadline)
+    return Heartbeat(comm, [(rank, tag) for rank in range(1, comm.Get_size())], deadline)
 
 
 def _octets(value: Any) -> np.ndarray:

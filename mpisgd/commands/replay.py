@@ -106,13 +106,13 @@ class _Replay:
 
     def __init__(self, experiment: Any, dataset: Any, pushes: dict[str, np.ndarray]):
         from mpisgd.experiment.building import Place
-        from mpisgd.servers.roles import Workshop
+        from mpisgd.servers.roles import Builder
 
-        self.workshop = Workshop(experiment, dataset)
-        count = len(self.workshop.roles.servers)
-        self.servers = [self.workshop.server(None, index) for index in range(count)]
-        size = len(self.workshop.roles.workers)
-        self.workers = [self.workshop.worker(Place(number, size), number) for number in range(size)]
+        self.builder = Builder(experiment, dataset)
+        count = len(self.builder.roles.servers)
+        self.servers = [self.builder.server(None, index) for index in range(count)]
+        size = len(self.builder.roles.workers)
+        self.workers = [self.builder.worker(Place(number, size), number) for number in range(size)]
         names = ("server", "worker", "step", "version_read", "used", "update", "samples")
         _check_rows(pushes, names, count, size)
         self.rows = list(zip(*(pushes[name].tolist() for name in names), strict=True))
@@ -138,9 +138,9 @@ class _Replay:
                 ):
                     self._update(index, batch)
                     moved = True
-        flat = self.workshop.parameters.flat
+        flat = self.builder.parameters.flat
         for server, shard, batches in zip(
-            self.servers, self.workshop.shards, self.batches, strict=True
+            self.servers, self.builder.shards, self.batches, strict=True
         ):
             if server.version != max(batches, default=0):
                 raise UsageError(
@@ -160,11 +160,11 @@ class _Replay:
                 self.uses[worker, step] += 1
         self.deals: dict[tuple[int, int], int] = {}
         for worker, numbers in steps.items():
-            deal = 1
+            batch_index = 1
             for step in sorted(numbers):
-                self.deals[worker, step] = deal
-                again = self.workshop.experiment.requeue and not self.uses[worker, step]
-                deal += 0 if again else 1
+                self.deals[worker, step] = batch_index
+                again = self.builder.experiment.requeue and not self.uses[worker, step]
+                batch_index += 0 if again else 1
 
     def _readers(self) -> list[Counter[int]]:
         """How many gradients, which some shard uses, read each version of each shard."""
@@ -178,7 +178,7 @@ class _Replay:
     def _versions(self, key: tuple[int, int]) -> dict[int, int]:
         """Which versions the gradient was computed at; of a shard that had ended, the last."""
         last = {server: max(batches, default=0) for server, batches in enumerate(self.batches)}
-        if self.workshop.experiment.prefetch:
+        if self.builder.experiment.prefetch:
             last |= self._ahead(*key)
         return last | self.read[key]
 
@@ -200,7 +200,7 @@ class _Replay:
         worker = key[0]
         who = self.workers[worker]
         for server, version in versions.items():
-            who.parameters.flat[self.workshop.shards[server]] = self.history[server][version]
+            who.parameters.flat[self.builder.shards[server]] = self.history[server][version]
             self._forget(server, version)
         inputs, targets = who.batch(self.deals[key])
         who.model.gradient(who.parameters, inputs, targets, who.gradient, lambda share: None)
@@ -217,7 +217,7 @@ class _Replay:
     def _update(self, index: int, batch: list[tuple[int, int]]) -> None:
         from mpisgd.servers.messages import Push
 
-        server, shard = self.servers[index], self.workshop.shards[index]
+        server, shard = self.servers[index], self.builder.shards[index]
         pushes = [
             Push(
                 worker, step, self.read[worker, step][index], self._samples(worker, step), 0.0,

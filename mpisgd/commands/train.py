@@ -138,7 +138,7 @@ def _run_real(
         tell()
         return train(comm, experiment, dataset, arguments)
     from mpisgd.checkpoint import ranks
-    from mpisgd.checkpoint.keeper import Keeping
+    from mpisgd.checkpoint.writer import Checkpointing
 
     choice, mine = ranks.choose_together(comm, saving, experiment, dataset, arguments.output)
     if not choice.complete:
@@ -148,8 +148,8 @@ def _run_real(
     if choice.complete:
         return 0
     tell()
-    keeping = Keeping(saving, mine, choice.resumed)
-    return train(comm, choice.experiment, dataset, arguments, keeping)
+    checkpointing = Checkpointing(saving, mine, choice.resumed)
+    return train(comm, choice.experiment, dataset, arguments, checkpointing)
 
 
 def _try(experiment: Experiment, dataset: Any, rank: int) -> None:
@@ -157,9 +157,9 @@ def _try(experiment: Experiment, dataset: Any, rank: int) -> None:
     if _kind(experiment) == "averaging":
         build_worker(experiment, dataset, Place(rank, experiment.ranks))
     else:
-        from mpisgd.servers.roles import Workshop
+        from mpisgd.servers.roles import Builder
 
-        Workshop(experiment, dataset).server(None, 0)
+        Builder(experiment, dataset).server(None, 0)
 
 
 def _run_virtual(
@@ -183,8 +183,8 @@ def _run_virtual(
         return train(experiment, dataset, arguments)
     from mpisgd.checkpoint.fitting import misfit
     from mpisgd.checkpoint.identity import identity
-    from mpisgd.checkpoint.keeper import Keeping
     from mpisgd.checkpoint.resume import choose
+    from mpisgd.checkpoint.writer import Checkpointing
 
     saving.check()
     mine = identity(experiment, dataset, virtual=True)
@@ -196,7 +196,7 @@ def _run_virtual(
     if choice.complete:
         return 0
     tell()
-    return train(choice.experiment, dataset, arguments, Keeping(saving, mine, choice.resumed))
+    return train(choice.experiment, dataset, arguments, Checkpointing(saving, mine, choice.resumed))
 
 
 def _resumes(saving: Saving | None) -> bool:
@@ -238,10 +238,10 @@ def report(experiment: Experiment, last: dict[str, Any], arguments: argparse.Nam
     sys.stdout.flush()
 
 
-def progress_bar(experiment: Experiment, keeping: Any = None) -> Any:
+def progress_bar(experiment: Experiment, checkpointing: Any = None) -> Any:
     """What tells how far the run is; `update()` it for each step, or each gradient that a server
     used. `keeping`: of a run that is saved, and may go on from a step."""
-    resumed = None if keeping is None else keeping.resumed
+    resumed = None if checkpointing is None else checkpointing.resumed
     each = experiment.step_workers if _kind(experiment) == "servers" else 1
     done = 0 if resumed is None else resumed.step
     return progress.shown(experiment.algorithm, experiment.steps or 1, each, done)

@@ -14,7 +14,7 @@ from mpisgd.experiment import delays
 from mpisgd.experiment.building import Place, algorithm_run, build_worker
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.remarks import tell_stopped
-from mpisgd.experiment.stragglers import pace
+from mpisgd.experiment.stragglers import step_timer
 from mpisgd.models.statistics import POOLED, described
 from mpisgd.mpi import session
 from mpisgd.store.environment import environment
@@ -26,7 +26,7 @@ from mpisgd.values.errors import UsageError
 from mpisgd.worlds.mpi import CommunicatorSite
 
 if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times ranks
-    from mpisgd.checkpoint.keeper import Keeping
+    from mpisgd.checkpoint.writer import Checkpointing
 
 
 def train(
@@ -34,7 +34,7 @@ def train(
     experiment: Experiment,
     dataset: Dataset,
     arguments: argparse.Namespace,
-    keeping: "Keeping | None" = None,
+    checkpointing: "Checkpointing | None" = None,
 ) -> int:
     """Train on `comm`; the exit code. `experiment` is resolved and agreed on."""
     rank = comm.Get_rank()
@@ -49,11 +49,13 @@ def train(
     thread_comm = session.thread_comm(comm) if experiment.progress == "thread" else None
     store, refused = None, None
     try:
-        store = open_store(experiment, hosts, times, arguments, keeping) if rank == 0 else None
+        store = (
+            open_store(experiment, hosts, times, arguments, checkpointing) if rank == 0 else None
+        )
     except UsageError as mistake:  # another job may have taken the name since it was checked
         refused = mistake
     session.agree(comm, refused, experiment.deadline_s)
-    bar = progress_bar(experiment, keeping) if rank == 0 else None
+    bar = progress_bar(experiment, checkpointing) if rank == 0 else None
     recorder = Recorder(
         comm, store, effective_share(experiment), deadline=experiment.deadline_s,
         on_step=None if bar is None else bar.update,
@@ -61,7 +63,7 @@ def train(
     site = CommunicatorSite(
         comm, schedule, recorder,
         chunks=experiment.chunks, deadline=experiment.deadline_s,
-        pace=pace(experiment.straggler, experiment.step_seconds, experiment.seed),
+        step_timer=step_timer(experiment.straggler, experiment.step_seconds, experiment.seed),
         thread_comm=thread_comm,
     )  # fmt: skip
     worker = build_worker(experiment, dataset, site)
@@ -71,10 +73,15 @@ def train(
 
     signals_of_run = session.Signals(comm, ask, lambda: site.evaluating)
     with signals_of_run as signals, closing(site), bar or nullcontext():
-        if keeping is not None:
-            keep(keeping, experiment, site, worker, recorder, store, signals)
+        if checkpointing is not None:
+            keep(checkpointing, experiment, site, worker, recorder, store, signals)
         try:
-            _run(site, experiment, worker, keeping is not None and keeping.resumed is not None)
+            _run(
+                site,
+                experiment,
+                worker,
+                checkpointing is not None and checkpointing.resumed is not None,
+            )
         except NotFinite as failure:
             recorder.finish()
             if store is not None:
@@ -97,7 +104,7 @@ def train(
 
 
 def keep(
-    keeping: "Keeping",
+    checkpointing: "Checkpointing",
     experiment: Experiment,
     site: CommunicatorSite,
     worker: Worker,
@@ -109,22 +116,28 @@ def keep(
     from mpisgd.checkpoint import place
     from mpisgd.checkpoint.ranks import Gathering
 
-    keeper, resumed, since_s = None, keeping.resumed, 0.0
-    identity = {**keeping.identity, "config": experiment.config()}
+    checkpoint_writer, resumed, since_s = None, checkpointing.resumed, 0.0
+    identity = {**checkpointing.identity, "config": experiment.config()}
     if site.rank == 0:
-        keeper = keeping._replace(identity=identity).keeper()
+        checkpoint_writer = checkpointing._replace(identity=identity).checkpoint_writer()
     if resumed is not None:
         site.restore(resumed.state["site"])
         worker.restore(resumed.state["worker"])
         recorder.last_evaluation = resumed.meta["evaluation"]
         recorder.evaluated = resumed.meta["keep"]["evaluation"]
         since_s = resumed.state["site"]["time_s"]
-    worker.rests = keeping.rests(since_s)
+    worker.rests = checkpointing.rests(since_s)
     gathering = Gathering(
-        site.comm, keeper, recorder, store, experiment.deadline_s, keeping.saving, identity
+        site.comm,
+        checkpoint_writer,
+        recorder,
+        store,
+        experiment.deadline_s,
+        checkpointing.saving,
+        identity,
     )
     if resumed is not None:
-        steps = place.part_steps(keeping.saving.place, site.rank)
+        steps = place.part_steps(checkpointing.saving.place, site.rank)
         gathering.steps = [step for step in steps if step <= resumed.step]
 
     def save(worker: Worker) -> None:
@@ -156,7 +169,7 @@ def open_store(
     hosts: list[str],
     times: delays.Times | None,
     arguments: argparse.Namespace,
-    keeping: "Keeping | None" = None,
+    checkpointing: "Checkpointing | None" = None,
 ) -> Any:
     if arguments.output is None:
         return None
@@ -171,16 +184,16 @@ def open_store(
         "delay_from": None if times is None else times._asdict(),
     }
     options: dict[str, Any] = {"overwrite": arguments.overwrite}
-    if keeping is not None:
-        options = keeping.store_options(arguments.overwrite)
-        keeping.before_rows_are_cut()
+    if checkpointing is not None:
+        options = checkpointing.store_options(arguments.overwrite)
+        checkpointing.before_rows_are_cut()
     store = RemoteWriter(
         arguments.output, deadline=experiment.deadline_s, kind="train",
         config=experiment.config(), environment=made_with, ranks=experiment.ranks,
         **options,
     )  # fmt: skip
-    if keeping is not None and keeping.resumed is not None:
-        store.restart(**keeping.resumed.restart())
+    if checkpointing is not None and checkpointing.resumed is not None:
+        store.restart(**checkpointing.resumed.restart())
         store.flush()
     return store
 

@@ -18,17 +18,17 @@ from mpisgd.checkpoint.messages import (
     BACK,
     TAG,
     WORKERS_TAG,
-    Pulse,
+    Heartbeat,
     coming,
     handing_in,
     receive,
 )
 from mpisgd.drivers.mpi_saving import Run, Saver
-from mpisgd.servers.messages import Asked
+from mpisgd.servers.messages import Request
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import ServedWorker
 from mpisgd.training.site import Steps
-from mpisgd.worlds.mpi_servers import Pause, ServerBench, WorkerBench
+from mpisgd.worlds.mpi_servers import MpiServerSite, MpiWorkerSite, Pause
 
 TO_SERVERS, TO_WORKERS = 31960, 31961  # tags of server 0's words
 REST, STOP, END = range(3)  # what other servers are to do; END: no rest will come any more
@@ -39,7 +39,7 @@ class SharedSaver(Saver):
 
     def _begin_server(self, server: Server) -> None:
         bench: Any = server.site
-        resumed = self.keeping.resumed
+        resumed = self.checkpointing.resumed
         if resumed is not None:
             bench.restore(resumed.state["server"]["site"])
             server.restore(resumed.state["server"]["own"])
@@ -56,8 +56,8 @@ class SharedSaver(Saver):
     def _begin_worker(self, worker: ServedWorker) -> None:
         bench: Any = worker.site
         bench.part = WorkerPart(self.run, worker, bench)
-        if self.keeping.resumed is not None:
-            state = self.keeping.resumed.state["worker"]
+        if self.checkpointing.resumed is not None:
+            state = self.checkpointing.resumed.state["worker"]
             bench.restore(state["site"])
             worker.restore(state["own"])
 
@@ -66,10 +66,10 @@ class SharedSaver(Saver):
         if server.stopping:
             self.run.signals.met()
         if (yield from self.leader.everyone_waits(server)):
-            servers, workers, pulse = yield from self.leader.line_up(server)
+            servers, workers, heartbeat = yield from self.leader.line_up(server)
             with Pause(self.run.inner):
-                self._write(server, servers, workers, pulse)
-            yield from pulse.release()
+                self._write(server, servers, workers, heartbeat)
+            yield from heartbeat.release()
         if server.stopping:
             self.leader.tell(STOP)
         assert server.rests is not None
@@ -80,11 +80,11 @@ class SharedSaver(Saver):
         server: Server,
         servers: Mapping[int, Mapping[str, Any]],
         workers: Mapping[int, Mapping[str, Any]],
-        pulse: Pulse,
+        heartbeat: Heartbeat,
     ) -> None:
         """`servers`, `workers`: what they have told, by rank."""
         run, told = self.run, (servers, workers)
-        assert self.keeper is not None
+        assert self.checkpoint_writer is not None
         for rows, name in ((run.ledger, "updates"), (run.rows, "steps")):
             rows.hand_over()
             shipped = [
@@ -92,15 +92,15 @@ class SharedSaver(Saver):
                 for rank in range(run.inner.size)
             ]
             rows.catch_up(shipped)
-            pulse.beat()
+            heartbeat.beat()
         self.hand_over()
         reported = {rank: its["reported"] for rank, its in workers.items()}
         added = sum(its["added"] for its in servers.values())
-        sections = self._shared_sections(server, servers, workers, pulse)
-        self.keeper.write(self.meta(server, reported, added), sections, pulse.beat)
+        sections = self._shared_sections(server, servers, workers, heartbeat)
+        self.checkpoint_writer.write(self.meta(server, reported, added), sections, heartbeat.beat)
 
     def _shared_sections(
-        self, server: Server, servers: Mapping, workers: Mapping, pulse: Pulse
+        self, server: Server, servers: Mapping, workers: Mapping, heartbeat: Heartbeat
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Rank by rank: only one more than its own is in memory."""
         inner, evaluator, bench = self.run.inner, self.run.evaluator, self.leader.bench
@@ -111,14 +111,14 @@ class SharedSaver(Saver):
         yield "0", {"server": own, "evaluator": evaluator.state()}
         for kind, tag, ranks in (("server", TAG, servers), ("worker", WORKERS_TAG, workers)):
             for rank in ranks:
-                state = receive(inner.comm, rank, inner.deadline, pulse.beat, tag)
+                state = receive(inner.comm, rank, inner.deadline, heartbeat.beat, tag)
                 yield str(rank), {kind: state}
 
 
 class Leader:
     """Server 0, who leads others to a rest."""
 
-    def __init__(self, run: Run, bench: ServerBench):
+    def __init__(self, run: Run, bench: MpiServerSite):
         self.run, self.bench, self.comm = run, bench, run.inner.comm
         self._words: list[Any] = []
 
@@ -141,58 +141,60 @@ class Leader:
         """Other servers what to do, once they have as many verdicts and steps of workers."""
         word = np.array([kind, self.bench.verdicts.count, *self.bench.steps])
         self._words = [sent for sent in self._words if not sent.Test()]
-        for rank in self.run.workshop.roles.servers[1:]:
+        for rank in self.run.builder.roles.servers[1:]:
             self._words.append(self.comm.Isend(word, rank, TO_SERVERS))
 
     def everyone_waits(self, server: Server) -> Generator[None, None, bool]:
-        """Take in letters until each worker waits for an answer. Whether the run can be saved:
+        """Take in messages until each worker waits for an answer. Whether the run can be saved:
         not without a worker that is silent, nor with what is not finite."""
         bench, patience_s = self.bench, self.run.inner.deadline / 2
         while True:
             silent = server.serves - server.waiting.keys() - {each.source for each in bench.inbox}
             if not silent:
                 break
-            letter = yield from bench.next_letter(bench.now() + patience_s)
-            if letter is None:
+            message = yield from bench.next_letter(bench.now() + patience_s)
+            if message is None:
                 names = ", ".join(map(str, sorted(silent)))
                 print(f"mpisgd: no checkpoint after step {server.step}: nothing came from worker "
                       f"{names} for {patience_s:g} s", file=sys.stderr, flush=True)  # fmt: skip
                 return False
-            bench.inbox.append(letter)
-        failed = any(Asked(*letter.header).failed_step for letter in bench.inbox)
+            bench.inbox.append(message)
+        failed = any(Request(*message.header).failed_step for message in bench.inbox)
         return not failed and server.failed is None
 
-    def line_up(self, server: Server) -> Generator[None, None, tuple[dict, dict, Pulse]]:
+    def line_up(self, server: Server) -> Generator[None, None, tuple[dict, dict, Heartbeat]]:
         """Until all other servers and all workers have handed in what they are.
 
         By rank, what each of them tells; and the signs of life that they need until they are let
         go on. Raises Stalled.
         """
-        roles, deadline = self.run.workshop.roles, self.run.inner.deadline
+        roles, deadline = self.run.builder.roles, self.run.inner.deadline
         others = roles.servers[1:]
         waiting = [(rank, TAG + BACK) for rank in others]
         waiting += [(rank, WORKERS_TAG + BACK) for rank in roles.workers]
-        pulse = Pulse(self.comm, waiting, deadline)
+        heartbeat = Heartbeat(self.comm, waiting, deadline)
         self.tell(REST)
         servers = {}
         for rank in others:
-            servers[rank] = yield from coming(self.comm, rank, deadline, TAG, pulse.beat)
+            servers[rank] = yield from coming(self.comm, rank, deadline, TAG, heartbeat.beat)
         for number, rank in enumerate(roles.workers):
             due = [True, *(number in its["waiting"] for its in servers.values())]
             word = np.array(due, np.uint8)
             self._words.append(self.comm.Isend(word, rank, TO_WORKERS))
         workers = {}
         for rank in roles.workers:
-            workers[rank] = yield from coming(self.comm, rank, deadline, WORKERS_TAG, pulse.beat)
+            workers[rank] = yield from coming(
+                self.comm, rank, deadline, WORKERS_TAG, heartbeat.beat
+            )
         sent = [0, *(its["snapshots"] for its in servers.values())]
         began = time.monotonic()
         while self.bench.snapshots.taken != sent:
             if time.monotonic() - began > deadline:
                 raise Stalled(f"rank 0 waited {deadline:.0f} s for shards to evaluate")
             self.bench.take_in()
-            pulse.beat()
+            heartbeat.beat()
             yield
-        return servers, workers, pulse
+        return servers, workers, heartbeat
 
 
 class _Part:
@@ -204,7 +206,7 @@ class _Part:
     def __init__(self, run: Run, numbers: np.ndarray):
         """`numbers`: a word."""
         self.run, self.comm = run, run.inner.comm
-        self.leader = run.workshop.roles.servers[0]
+        self.leader = run.builder.roles.servers[0]
         self._numbers, self._has_word = numbers, False
 
     def called(self) -> bool:
@@ -236,7 +238,7 @@ class ServerPart(_Part):
 
     tag, words = TAG, TO_SERVERS
 
-    def __init__(self, run: Run, server: Server, bench: ServerBench):
+    def __init__(self, run: Run, server: Server, bench: MpiServerSite):
         super().__init__(run, np.zeros(2 + len(bench.steps), int))
         self.server, self.bench = server, bench
         self._ended = False
@@ -279,8 +281,8 @@ class WorkerPart(_Part):
 
     tag, words = WORKERS_TAG, TO_WORKERS
 
-    def __init__(self, run: Run, worker: ServedWorker, bench: WorkerBench):
-        super().__init__(run, np.zeros(len(run.workshop.roles.servers), np.uint8))
+    def __init__(self, run: Run, worker: ServedWorker, bench: MpiWorkerSite):
+        super().__init__(run, np.zeros(len(run.builder.roles.servers), np.uint8))
         self.worker, self.bench = worker, bench
 
     def _ready(self) -> bool:

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpisgd.checkpoint.keeper import Keeper, Keeping
+from mpisgd.checkpoint.writer import Checkpointing, CheckpointWriter
 from mpisgd.mpi import session
 from mpisgd.servers.evaluation import Evaluator
-from mpisgd.servers.roles import Workshop
+from mpisgd.servers.roles import Builder
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import ServedWorker
 from mpisgd.store.recording import Rows
@@ -20,7 +20,7 @@ from mpisgd.worlds.mpi_servers import Pause
 class Run(NamedTuple):
     """What a rank knows of the run. `evaluator`: on rank 0."""
 
-    workshop: Workshop
+    builder: Builder
     inner: CommunicatorSite
     ledger: Rows
     evaluator: Evaluator | None
@@ -38,14 +38,14 @@ class Saver:
     Nobody waits for it: gradients that are outstanding will be lost, and computed again.
     """
 
-    def __init__(self, keeping: Keeping, run: Run):
-        self.keeping, self.run = keeping, run
+    def __init__(self, checkpointing: Checkpointing, run: Run):
+        self.checkpointing, self.run = checkpointing, run
         self.updates = 0  # rows of /updates before a restart
-        self.keeper: Keeper | None = None
+        self.checkpoint_writer: CheckpointWriter | None = None
 
     def begin(self, servers: list[Server], workers: list[ServedWorker]) -> None:
         """Go on from where it was; nothing has begun. Raises BadState."""
-        resumed = self.keeping.resumed
+        resumed = self.checkpointing.resumed
         if resumed is not None:
             self.run.inner.restore(resumed.state["site"])
         for server in servers:
@@ -56,31 +56,31 @@ class Saver:
             self._begin_worker(worker)
 
     def _lead(self, server: Server) -> None:
-        """On rank 0: the keeper, and what was evaluated and recorded before."""
-        run, resumed, since_s = self.run, self.keeping.resumed, 0.0
+        """On rank 0: the writer, and what was evaluated and recorded before."""
+        run, resumed, since_s = self.run, self.checkpointing.resumed, 0.0
         assert run.evaluator is not None
-        identity = {**self.keeping.identity, "config": run.workshop.experiment.config()}
-        self.keeper = self.keeping._replace(identity=identity).keeper()
+        identity = {**self.checkpointing.identity, "config": run.builder.experiment.config()}
+        self.checkpoint_writer = self.checkpointing._replace(identity=identity).checkpoint_writer()
         if resumed is not None:
             since_s = resumed.state["site"]["time_s"]
             run.evaluator.last = resumed.meta["evaluation"]
             run.evaluator.evaluated = resumed.meta["keep"]["evaluation"]
             self.updates = resumed.meta["keep"]["updates"]
-        server.rests = self.keeping.rests(since_s)
+        server.rests = self.checkpointing.rests(since_s)
         server.site.save = self.save  # type: ignore[attr-defined]
 
     def _begin_server(self, server: Server) -> None:
-        if self.keeping.resumed is not None:
-            server.restore(self.keeping.resumed.state["server"])
+        if self.checkpointing.resumed is not None:
+            server.restore(self.checkpointing.resumed.state["server"])
             server.forget_workers()
 
     def _begin_worker(self, worker: ServedWorker) -> None:
-        if self.keeping.resumed is not None:
-            worker.go_on(*self.keeping.resumed.state["worker"].tolist())
+        if self.checkpointing.resumed is not None:
+            worker.go_on(*self.checkpointing.resumed.state["worker"].tolist())
 
     def save(self, server: Server) -> Steps:
         """At the end of an update."""
-        assert self.keeper is not None
+        assert self.checkpoint_writer is not None
         if server.stopping:
             self.run.signals.met()
         with Pause(self.run.inner):
@@ -88,9 +88,9 @@ class Saver:
             done = server.done()
             reported = {
                 rank: int(done[0, worker])
-                for worker, rank in enumerate(self.run.workshop.roles.workers)
+                for worker, rank in enumerate(self.run.builder.roles.workers)
             }
-            self.keeper.write(self.meta(server, reported), self._sections(server, done))
+            self.checkpoint_writer.write(self.meta(server, reported), self._sections(server, done))
         assert server.rests is not None
         server.rests.rested(self.run.inner.now())
         yield from ()
@@ -116,7 +116,7 @@ class Saver:
         }
 
     def _sections(self, server: Server, done: np.ndarray) -> Iterator[tuple[str, dict[str, Any]]]:
-        numbers = {rank: worker for worker, rank in enumerate(self.run.workshop.roles.workers)}
+        numbers = {rank: worker for worker, rank in enumerate(self.run.builder.roles.workers)}
         for rank in range(self.run.inner.size):
             section: dict[str, Any] = {"site": self.run.inner.state()}
             if rank == 0:

@@ -10,7 +10,7 @@ import numpy as np
 
 from allreduce.algorithms import build
 from mpisgd.algorithms.servers import serve, work
-from mpisgd.checkpoint.keeper import Keeping
+from mpisgd.checkpoint.writer import Checkpointing
 from mpisgd.commands.train import progress_bar, report
 from mpisgd.data import Dataset
 from mpisgd.drivers.mpi import open_store
@@ -19,16 +19,16 @@ from mpisgd.drivers.mpi_saving import Run, Saver
 from mpisgd.drivers.virtual_servers import check_finite, summary
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.remarks import tell_stopped
-from mpisgd.experiment.stragglers import Pace, pace
+from mpisgd.experiment.stragglers import StepTimer, step_timer
 from mpisgd.mpi import session
-from mpisgd.servers.roles import Workshop
+from mpisgd.servers.roles import Builder
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import ServedWorker
 from mpisgd.store.recording import Recorder, Rows
 from mpisgd.training.worker import NotFinite
 from mpisgd.values.errors import UsageError
 from mpisgd.worlds.mpi import CommunicatorSite
-from mpisgd.worlds.mpi_servers import Crew, ServerBench, WorkerBench
+from mpisgd.worlds.mpi_servers import MpiServerSite, MpiWorkerSite, Scheduler
 
 UPDATES_TAG = 32001
 PATIENCE = 10  # deadlines until all have heard how the run ended: rank 0 may still be at work
@@ -43,29 +43,29 @@ def train(
     experiment: Experiment,
     dataset: Dataset,
     arguments: argparse.Namespace,
-    keeping: Keeping | None = None,
+    checkpointing: Checkpointing | None = None,
 ) -> int:
     """Train on `comm`; the exit code. `experiment` is resolved and agreed on."""
     rank, deadline = comm.Get_rank(), experiment.deadline_s
     hosts = session.texts(comm, platform.node(), deadline)
-    workshop = Workshop(experiment, dataset)
+    builder = Builder(experiment, dataset)
     store, refused = None, None
     slow: Any = None
     try:
-        slow = pace(experiment.straggler, experiment.step_seconds, experiment.seed)
-        store = open_store(experiment, hosts, None, arguments, keeping) if rank == 0 else None
+        slow = step_timer(experiment.straggler, experiment.step_seconds, experiment.seed)
+        store = open_store(experiment, hosts, None, arguments, checkpointing) if rank == 0 else None
     except UsageError as mistake:  # another job may have taken the name since it was checked
         refused = mistake
     session.agree(comm, refused, deadline)
-    bar = progress_bar(experiment, keeping) if rank == 0 else None
+    bar = progress_bar(experiment, checkpointing) if rank == 0 else None
     patience = 3 * deadline  # servers may first wait that long for a worker that is gone
     recorder = Recorder(comm, store, 1.0, deadline=patience)
     ledger = _ledger(comm, store, patience)
     inner = CommunicatorSite(comm, build("tree", comm.Get_size()), recorder, deadline=deadline)
-    evaluator = workshop.evaluator(store) if rank == 0 else None
-    crew = Crew()
+    evaluator = builder.evaluator(store) if rank == 0 else None
+    scheduler = Scheduler()
     record = _recording(ledger, recorder, bar)
-    servers, workers = _hire(workshop, inner, crew, record, evaluator, slow)
+    servers, workers = _hire(builder, inner, scheduler, record, evaluator, slow)
     crowd: list[Any] = [*servers, *workers]
 
     def ask() -> None:
@@ -77,15 +77,17 @@ def train(
 
     with ExitStack() as stack:
         signals = stack.enter_context(session.Signals(comm, ask, busy))
-        stack.enter_context(closing(crew))
+        stack.enter_context(closing(scheduler))
         stack.enter_context(bar or nullcontext())
-        if keeping is not None:
-            kind = Saver if len(workshop.roles.servers) == 1 else SharedSaver
-            kind(keeping, Run(workshop, inner, ledger, evaluator, signals)).begin(servers, workers)
+        if checkpointing is not None:
+            kind = Saver if len(builder.roles.servers) == 1 else SharedSaver
+            kind(checkpointing, Run(builder, inner, ledger, evaluator, signals)).begin(
+                servers, workers
+            )
         for who in crowd:
             who.site.expect(who)
-        failure = _run(inner, crew, servers, evaluator)
-        lost = {workshop.roles.workers[w] for server in servers for w in server.lost}
+        failure = _run(inner, scheduler, servers, evaluator)
+        lost = {builder.roles.workers[w] for server in servers for w in server.lost}
         recorder.finish(lost)
         ledger.finish(lost)
         if failure is not None:
@@ -96,7 +98,7 @@ def train(
     if not lost:
         number = int(session.texts(comm, str(number), PATIENCE * deadline)[0])
     if evaluator is not None:
-        _complete(store, workshop, servers, evaluator, number)
+        _complete(store, builder, servers, evaluator, number)
         report(experiment, evaluator.last, arguments)
         if number:
             tell_stopped(servers[0].step, arguments.output)
@@ -106,31 +108,36 @@ def train(
 
 
 def _hire(
-    workshop: Workshop, inner: CommunicatorSite, crew: Crew, record: Any, evaluator: Any, slow: Pace
+    builder: Builder,
+    inner: CommunicatorSite,
+    scheduler: Scheduler,
+    record: Any,
+    evaluator: Any,
+    slow: StepTimer,
 ) -> tuple[list[Server], list[ServedWorker]]:
     """The server and the worker that this rank is, one or both of them."""
     servers: list[Server] = []
     workers: list[ServedWorker] = []
-    for place, number, serves in workshop.places():
+    for place, number, serves in builder.places():
         if place == inner.rank and serves:
             own = evaluator if number == 0 else None
-            site = ServerBench(inner, number, crew, workshop, record, own)
-            servers.append(workshop.server(site, number))
-            crew.add(site, site.until_all_end(serve(servers[-1], workshop.policy)))
+            site = MpiServerSite(inner, number, scheduler, builder, record, own)
+            servers.append(builder.server(site, number))
+            scheduler.add(site, site.until_all_end(serve(servers[-1], builder.policy)))
         elif place == inner.rank:
-            bench = WorkerBench(inner, number, crew, workshop, slow)
-            workers.append(workshop.worker(bench, number))
-            crew.add(bench, work(workers[-1]))
+            bench = MpiWorkerSite(inner, number, scheduler, builder, slow)
+            workers.append(builder.worker(bench, number))
+            scheduler.add(bench, work(workers[-1]))
     return servers, workers
 
 
 def _run(
-    inner: CommunicatorSite, crew: Crew, servers: list[Server], evaluator: Any
+    inner: CommunicatorSite, scheduler: Scheduler, servers: list[Server], evaluator: Any
 ) -> NotFinite | None:
     """Until the last message; what was not finite, if anything was."""
     inner.begin()
     try:
-        crew.run()
+        scheduler.run()
         check_finite(servers, evaluator)
     except NotFinite as failure:
         return failure
@@ -138,7 +145,7 @@ def _run(
 
 
 def _complete(
-    store: Any, workshop: Workshop, servers: list[Server], evaluator: Any, number: int
+    store: Any, builder: Builder, servers: list[Server], evaluator: Any, number: int
 ) -> None:
     """On rank 0: end the file, which says so if a signal ended the run."""
     if store is None:

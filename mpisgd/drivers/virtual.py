@@ -16,15 +16,15 @@ from allreduce.errors import AllreduceError, Stalled
 from allreduce.network import Network, network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
-from mpisgd.checkpoint.keeper import Keeping
 from mpisgd.checkpoint.resume import RUN
+from mpisgd.checkpoint.writer import Checkpointing
 from mpisgd.commands.train import progress_bar, report
 from mpisgd.data import Dataset
 from mpisgd.experiment.building import VIRTUAL_STEP_S, Place, algorithm_run, build_worker
 from mpisgd.experiment.delays import Times, tuned
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.remarks import tell_stopped
-from mpisgd.experiment.stragglers import pace
+from mpisgd.experiment.stragglers import step_timer
 from mpisgd.models.statistics import POOLED, described
 from mpisgd.mpi.session import LEFT_EARLY, NOT_FINITE
 from mpisgd.store.environment import environment
@@ -43,22 +43,22 @@ def train(
     experiment: Experiment,
     dataset: Dataset,
     arguments: argparse.Namespace,
-    keeping: Keeping | None = None,
+    checkpointing: Checkpointing | None = None,
 ) -> int:
     """Train `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
     if experiment.delay == "auto":
         experiment = _tuned(experiment, dataset)
-    store = open_store(experiment, arguments, keeping)
-    bar = progress_bar(experiment, keeping)
+    store = open_store(experiment, arguments, checkpointing)
+    bar = progress_bar(experiment, checkpointing)
     recorders = [
         VirtualRecorder(rank, store, effective_share(experiment), bar if rank == 0 else None)
         for rank in range(experiment.ranks)
     ]
     clock, workers = world(experiment, dataset, recorders)
-    if keeping is not None:
-        keep(keeping, experiment, clock, workers, recorders, store)
+    if checkpointing is not None:
+        keep(checkpointing, experiment, clock, workers, recorders, store)
     try:
-        with Asked(clock.ask_to_stop) as asked:
+        with StopSignals(clock.ask_to_stop) as asked:
             clock.run([algorithm_run(experiment, worker) for worker in workers])
     except NotFinite as failure:
         finish(recorders, store)
@@ -95,7 +95,7 @@ def train(
 
 
 def keep(
-    keeping: Keeping,
+    checkpointing: Checkpointing,
     experiment: Experiment,
     clock: Clock,
     workers: Sequence[Worker],
@@ -103,8 +103,11 @@ def keep(
     store: Any,
 ) -> None:
     """Let the run be saved, and go on from where it was. Nothing has begun."""
-    identity = {**keeping.identity, "config": experiment.config()}
-    keeper, resumed = keeping._replace(identity=identity).keeper(), keeping.resumed
+    identity = {**checkpointing.identity, "config": experiment.config()}
+    checkpoint_writer, resumed = (
+        checkpointing._replace(identity=identity).checkpoint_writer(),
+        checkpointing.resumed,
+    )
     if resumed is not None:
         clock.restore(resumed.section(RUN))
         for worker in workers:
@@ -113,7 +116,7 @@ def keep(
             recorder.last_evaluation = resumed.meta["evaluation"]
             recorder.evaluated = resumed.meta["keep"]["evaluation"]
     for worker in workers:
-        worker.rests = keeping.rests(clock.times[worker.rank])
+        worker.rests = checkpointing.rests(clock.times[worker.rank])
 
     def save(rested: list[Worker]) -> None:
         finish(recorders, store)
@@ -124,19 +127,19 @@ def keep(
             "keep": {"evaluation": first.evaluated},
         }
         states = ((str(worker.rank), {"worker": worker.state()}) for worker in rested)
-        keeper.write(meta, chain([(RUN, clock.state())], states))
+        checkpoint_writer.write(meta, chain([(RUN, clock.state())], states))
 
     clock.keep = save
 
 
-class Asked:
+class StopSignals:
     """SIGTERM, SIGINT and SIGUSR1 ask to stop at the next merge; a second one ends the process."""
 
     def __init__(self, ask: Callable[[], object]):
         self.ask, self.number = ask, 0
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "Asked":
+    def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
                 self._before[number] = signal.signal(number, self._receive)
@@ -161,7 +164,7 @@ def world(
     seconds = VIRTUAL_STEP_S if experiment.step_seconds is None else experiment.step_seconds
     clock = Clock(
         cluster, virtual_schedule(experiment, cluster), recorders,
-        pace(experiment.straggler, seconds, experiment.seed),
+        step_timer(experiment.straggler, seconds, experiment.seed),
         chunks=experiment.chunks, seed=experiment.seed,
     )  # fmt: skip
     return clock, [build_worker(experiment, dataset, site) for site in clock.sites]
@@ -236,7 +239,9 @@ def finish(recorders: list[VirtualRecorder], store: Any) -> None:
 
 
 def open_store(
-    experiment: Experiment, arguments: argparse.Namespace, keeping: Keeping | None = None
+    experiment: Experiment,
+    arguments: argparse.Namespace,
+    checkpointing: Checkpointing | None = None,
 ) -> Any:
     """The store of a virtual run, None without --output."""
     if arguments.output is None:
@@ -245,14 +250,14 @@ def open_store(
 
     made_with = environment() | {"hosts": [environment()["host"]], "mpi_library": "none: virtual"}
     options: dict[str, Any] = {"overwrite": arguments.overwrite}
-    if keeping is not None:
-        options = keeping.store_options(arguments.overwrite)
-        keeping.before_rows_are_cut()
+    if checkpointing is not None:
+        options = checkpointing.store_options(arguments.overwrite)
+        checkpointing.before_rows_are_cut()
     store = Writer(
         arguments.output, kind="train", config=experiment.config(), environment=made_with,
         ranks=experiment.ranks, virtual=True, **options,
     )  # fmt: skip
-    if keeping is not None and keeping.resumed is not None:
-        store.restart(**keeping.resumed.restart())
+    if checkpointing is not None and checkpointing.resumed is not None:
+        store.restart(**checkpointing.resumed.restart())
         store.flush()
     return store

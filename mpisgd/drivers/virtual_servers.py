@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from allreduce.errors import Stalled
-from mpisgd.checkpoint.keeper import Keeping
+from mpisgd.checkpoint.writer import Checkpointing
 from mpisgd.commands.train import progress_bar, report
 from mpisgd.data import Dataset
-from mpisgd.drivers.virtual import Asked, VirtualRecorder, finish, open_store, virtual_network
+from mpisgd.drivers.virtual import StopSignals, VirtualRecorder, finish, open_store, virtual_network
 from mpisgd.experiment.building import VIRTUAL_STEP_S
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.remarks import tell_stopped
-from mpisgd.experiment.stragglers import pace
+from mpisgd.experiment.stragglers import step_timer
 from mpisgd.models.statistics import described, estimate_of
 from mpisgd.mpi.session import LEFT_EARLY, NOT_FINITE
 from mpisgd.servers.evaluation import Evaluator
-from mpisgd.servers.roles import Workshop
+from mpisgd.servers.roles import Builder
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import not_finite
 from mpisgd.training.worker import NotFinite
 from mpisgd.worlds.post import Post
-from mpisgd.worlds.virtual_servers import Offices
+from mpisgd.worlds.virtual_servers import VirtualServers
 
 ROWS = 1024  # rows of /updates handed to the store at once
 
@@ -32,20 +32,23 @@ def train(
     experiment: Experiment,
     dataset: Dataset,
     arguments: argparse.Namespace,
-    keeping: Keeping | None = None,
+    checkpointing: Checkpointing | None = None,
 ) -> int:
     """Train on `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
-    workshop = Workshop(experiment, dataset)
-    store, bar = open_store(experiment, arguments, keeping), progress_bar(experiment, keeping)
-    recorders = {rank: VirtualRecorder(rank, store, 1.0, None) for rank in workshop.roles.workers}
+    builder = Builder(experiment, dataset)
+    store, bar = (
+        open_store(experiment, arguments, checkpointing),
+        progress_bar(experiment, checkpointing),
+    )
+    recorders = {rank: VirtualRecorder(rank, store, 1.0, None) for rank in builder.roles.workers}
     ledger = Ledger(store, bar)
-    evaluator = workshop.evaluator(store)
-    offices = world(workshop, evaluator, ledger, recorders)
-    if keeping is not None:
-        keep(keeping, experiment, offices, ledger, recorders)
+    evaluator = builder.evaluator(store)
+    virtual_servers = world(builder, evaluator, ledger, recorders)
+    if checkpointing is not None:
+        keep(checkpointing, experiment, virtual_servers, ledger, recorders)
     reason: str | None = None
     try:
-        code, reason = _run(offices, evaluator)
+        code, reason = _run(virtual_servers, evaluator)
     except BaseException as failure:
         reason = repr(failure)
         raise
@@ -57,28 +60,28 @@ def train(
         if store is not None and reason is not None:
             store.close(reason=reason)
     if code > 128:
-        tell_stopped(offices.servers[0].step, arguments.output)
+        tell_stopped(virtual_servers.servers[0].step, arguments.output)
     elif reason is not None:
         print(f"mpisgd: {reason}", file=sys.stderr)
     if reason is not None:
         return code
     if store is not None:
-        store.complete(evaluator.last | summary(offices.servers, evaluator))
+        store.complete(evaluator.last | summary(virtual_servers.servers, evaluator))
     report(experiment, evaluator.last, arguments)
     return 0
 
 
-def _run(offices: Offices, evaluator: Evaluator) -> tuple[int, str | None]:
+def _run(virtual_servers: VirtualServers, evaluator: Evaluator) -> tuple[int, str | None]:
     """To the end: the exit code, and the reason for one that is not 0."""
     try:
-        with Asked(offices.ask_to_stop) as asked:
-            offices.run()
-        check_finite(offices.servers, evaluator)
+        with StopSignals(virtual_servers.ask_to_stop) as asked:
+            virtual_servers.run()
+        check_finite(virtual_servers.servers, evaluator)
     except NotFinite as failure:
         return NOT_FINITE, str(failure)
     except Stalled as stall:
         return LEFT_EARLY, str(stall)
-    first = offices.servers[0]
+    first = virtual_servers.servers[0]
     if first.stopping:
         told = f"stopped by signal {asked.number} after step {first.step}"
         return 128 + asked.number, told
@@ -86,25 +89,28 @@ def _run(offices: Offices, evaluator: Evaluator) -> tuple[int, str | None]:
 
 
 def keep(
-    keeping: Keeping,
+    checkpointing: Checkpointing,
     experiment: Experiment,
-    offices: Offices,
+    virtual_servers: VirtualServers,
     ledger: "Ledger",
     recorders: Mapping[int, VirtualRecorder],
 ) -> None:
     """Let the run be saved, and go on from where it was. Nothing has begun."""
-    identity = {**keeping.identity, "config": experiment.config()}
-    keeper, resumed = keeping._replace(identity=identity).keeper(), keeping.resumed
-    offices.servers[0].rests = keeping.rests(0.0)
-    for server in offices.servers[1:]:
+    identity = {**checkpointing.identity, "config": experiment.config()}
+    checkpoint_writer, resumed = (
+        checkpointing._replace(identity=identity).checkpoint_writer(),
+        checkpointing.resumed,
+    )
+    virtual_servers.servers[0].rests = checkpointing.rests(0.0)
+    for server in virtual_servers.servers[1:]:
         server.defers = True
-    evaluator = offices.evaluator
+    evaluator = virtual_servers.evaluator
     if resumed is not None:
         evaluator.last, kept = resumed.meta["evaluation"], resumed.meta["keep"]
         evaluator.evaluated, ledger.added = kept["evaluation"], kept["updates"]
         for rank, recorder in recorders.items():
             recorder.reported = resumed.meta["reported"][rank]
-        offices.restore(resumed.sections())
+        virtual_servers.restore(resumed.sections())
 
     def save(sections: Mapping[str, Any]) -> None:
         ledger.flush()
@@ -113,29 +119,29 @@ def keep(
         for rank, recorder in recorders.items():
             reported[rank] = recorder.reported
         meta = {
-            "step": offices.servers[0].step,
+            "step": virtual_servers.servers[0].step,
             "evaluation": evaluator.last,
             "keep": {"evaluation": evaluator.evaluated, "updates": ledger.added},
             "reported": reported,
         }
-        keeper.write(meta, sections.items())
+        checkpoint_writer.write(meta, sections.items())
 
-    offices.keep = save
+    virtual_servers.keep = save
 
 
 def world(
-    workshop: Workshop,
+    builder: Builder,
     evaluator: Evaluator,
     ledger: "Ledger | None" = None,
     recorders: Any = None,
-) -> Offices:
+) -> VirtualServers:
     """The servers and workers of an experiment on a virtual network, nothing begun."""
-    experiment = workshop.experiment
+    experiment = builder.experiment
     rows: dict[int, Any] = recorders if recorders is not None else defaultdict(_Nobody)
     post = Post(virtual_network(experiment), experiment.ranks, experiment.seed)
     seconds = VIRTUAL_STEP_S if experiment.step_seconds is None else experiment.step_seconds
-    return Offices(
-        post, workshop, pace(experiment.straggler, seconds, experiment.seed), evaluator,
+    return VirtualServers(
+        post, builder, step_timer(experiment.straggler, seconds, experiment.seed), evaluator,
         (ledger or Ledger(None)).add, lambda rank, step, columns: rows[rank].step(step, columns),
     )  # fmt: skip
 

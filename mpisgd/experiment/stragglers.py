@@ -86,7 +86,7 @@ class Straggler:
         return float(cached[1][place])
 
 
-class Pace:
+class StepTimer:
     """Seconds that a rank's step is to take: `step_s`, or what its gradient took, times a factor.
 
     With real ranks no step is shorter than its gradient: there, give a step time that leaves room.
@@ -107,9 +107,9 @@ class Pace:
         return usual if self.straggler is None else usual * self.straggler.factor(rank, step)
 
 
-def pace(text: str | None, step_s: float | None, seed: int) -> Pace:
+def step_timer(text: str | None, step_s: float | None, seed: int) -> StepTimer:
     """The pace of an experiment. Raises UsageError."""
-    return Pace(step_s, None if text is None else parse(text, seed))
+    return StepTimer(step_s, None if text is None else parse(text, seed))
 
 
 def parse(text: str, seed: int = 0) -> Straggler:

@@ -205,9 +205,9 @@ def _noise_wait(
     variance = np.log1p(conditions.noise**2)
     shape = (NOISE_ROUNDS, tau, workers)
     factors = generator.lognormal(-variance / 2, np.sqrt(variance), shape)
-    flight = conditions.progress * allreduce_s
-    noisy = _mean_wait(step_s * factors, flight, min(delay, tau))
-    equal = max(0.0, flight - min(delay, tau) * step_s)
+    pending = conditions.progress * allreduce_s
+    noisy = _mean_wait(step_s * factors, pending, min(delay, tau))
+    equal = max(0.0, pending - min(delay, tau) * step_s)
     return max(0.0, noisy - equal) / tau
 
 

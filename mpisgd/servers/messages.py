@@ -9,13 +9,13 @@ LEADER = -1  # the source of what server 0 tells the other servers
 DROPPED, USED, ENDED = range(3)  # what a verdict says
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """The header of a push. All numbers are small enough for float64."""
 
     step: int
     version: int  # of the shard that was read
     samples: int  # whose mean gradient this is
-    loss: float  # of the batch; 0 in a letter that leaves before it is known
+    loss: float  # of the batch; 0 in a message that leaves before it is known
     abandoned: int  # 1: no gradient, the work was given up
     failed_step: int  # where something was not finite,
     failed_worker: int  # and whose step it was; 0, 0 if nothing was
@@ -47,7 +47,7 @@ class Verdict(NamedTuple):
     workers: tuple[int, ...] = ()
 
 
-class Letter(NamedTuple):
+class Message(NamedTuple):
     """A message: its sender's number among its kind, a header, and the shard, if any came."""
 
     source: int
@@ -73,31 +73,31 @@ def unpacked(kind: Any, values: np.ndarray) -> Any:
     return kind(*values[: len(kind._fields)].tolist())
 
 
-def saved(letters: Iterable[Letter]) -> dict[str, Any]:
-    """Letters that nobody has read yet, as a state: see checkpoint.state. That the run was asked to
+def saved(messages: Iterable[Message]) -> dict[str, Any]:
+    """Messages nobody has read yet, as a state: see checkpoint.state. That the run was asked to
     stop is not for the one that goes on."""
     return {
         str(i): {
-            "source": letter.source,
-            "header": np.array(_going_on(letter.header), float),
-            "payload": letter.payload,
-            "arrived_s": letter.arrived_s,
+            "source": message.source,
+            "header": np.array(_going_on(message.header), float),
+            "payload": message.payload,
+            "arrived_s": message.arrived_s,
         }
-        for i, letter in enumerate(letters)
+        for i, message in enumerate(messages)
     }
 
 
-def restored(state: Mapping[str, Any]) -> list[Letter]:
-    """The letters, in their order."""
-    ordered = (letter for _, letter in sorted(state.items(), key=lambda item: int(item[0])))
+def restored(state: Mapping[str, Any]) -> list[Message]:
+    """The messages, in their order."""
+    ordered = (message for _, message in sorted(state.items(), key=lambda item: int(item[0])))
     return [
-        Letter(
-            letter["source"], tuple(letter["header"].tolist()), letter.get("payload"),
-            letter["arrived_s"],
+        Message(
+            message["source"], tuple(message["header"].tolist()), message.get("payload"),
+            message["arrived_s"],
         )
-        for letter in ordered
+        for message in ordered
     ]  # fmt: skip
 
 
 def _going_on(header: tuple) -> tuple:
-    return header._replace(stop=0) if isinstance(header, Asked | Answer) else header
+    return header._replace(stop=0) if isinstance(header, Request | Answer) else header

@@ -63,7 +63,7 @@ def shards(sizes: Sequence[int], count: int) -> list[slice]:
     return [slice(low, high) for low, high in pairwise([*cuts, total])]
 
 
-class Workshop:
+class Builder:
     """Makes the servers and workers of one resolved experiment, all from the same parameters.
 
     Raises UsageError for what does not fit the model or the number of ranks.

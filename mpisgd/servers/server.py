@@ -27,9 +27,9 @@ from mpisgd.servers.messages import (
     LEADER,
     USED,
     Answer,
-    Asked,
-    Letter,
+    Message,
     Push,
+    Request,
     Verdict,
 )
 from mpisgd.training.optimisers import EMA, Optimiser
@@ -107,7 +107,7 @@ class Server:
 
     @property
     def due(self) -> set[int]:
-        """Workers whose next letter will come without another word to them."""
+        """Workers whose next message will come without another word to them."""
         return self._open - self._greets - self.waiting.keys()
 
     @property
@@ -140,11 +140,11 @@ class Server:
                     return held
                 self.reply(held, used=False)  # it was given up
                 continue
-            letter = yield from self.site.receive(until)
-            if letter is None and until is None and self.going:
+            message = yield from self.site.receive(until)
+            if message is None and until is None and self.going:
                 raise Stalled(self._missing())
-            push = None if letter is None else self._take(letter)
-            if not self.going or letter is None:
+            push = None if message is None else self._take(message)
+            if not self.going or message is None:
                 return None
             if push is not None:
                 return push
@@ -223,11 +223,11 @@ class Server:
             if self.policy.abandon:
                 self._notify()
         while self._open:
-            letter = yield from self.site.receive(None)
-            if letter is None:
+            message = yield from self.site.receive(None)
+            if message is None:
                 self.lost |= self._open
                 return
-            push = self._take(letter)
+            push = self._take(message)
             if push is not None:
                 self.reply(push, used=False)
 
@@ -320,19 +320,19 @@ class Server:
             self.site.announce(Verdict(kind, tuple(push.worker for push in pushes)))
 
     def _hear(self, in_vain: str) -> Steps:
-        """Take the next letter, whatever it is. Raises Stalled, with that text, if none comes."""
-        letter = yield from self.site.receive(None)
-        if letter is None:
+        """Take the next message, whatever it is. Raises Stalled, with that text, if none comes."""
+        message = yield from self.site.receive(None)
+        if message is None:
             raise Stalled(in_vain)
-        if letter.source == LEADER:
-            self._verdicts.append(Verdict(*letter.header))
+        if message.source == LEADER:
+            self._verdicts.append(Verdict(*message.header))
         else:
-            self._take(letter)
+            self._take(message)
 
-    def _take(self, letter: Letter) -> Push | None:
-        """A letter as a push; None if it brings no gradient, which is answered here, or once
+    def _take(self, message: Message) -> Push | None:
+        """A message as a push; None if it brings no gradient, which is answered here, or once
         server 0 has."""
-        asked, worker = Asked(*letter.header), letter.source
+        asked, worker = Request(*message.header), message.source
         self.site.paused_s = max(self.site.paused_s, asked.paused_s)
         if asked.failed_step:
             failed = int(asked.failed_step), int(asked.failed_worker)
@@ -341,7 +341,7 @@ class Server:
         self.stopping |= bool(asked.failed_step) or (self.asked and not self.defers)
         push = Push(
             worker, int(asked.step), int(asked.version), int(asked.samples), asked.loss,
-            self._scratch[:0] if letter.payload is None else letter.payload, letter.arrived_s,
+            self._scratch[:0] if message.payload is None else message.payload, message.arrived_s,
         )  # fmt: skip
         self.waiting[worker] = push
         if asked.abandoned:

@@ -11,7 +11,7 @@ from mpisgd.checkpoint.state import copy_into
 from mpisgd.data import Dataset
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
-from mpisgd.servers.messages import Answer, Asked, Letter
+from mpisgd.servers.messages import Answer, Message, Request
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.worker import NotFinite, Worker
 
@@ -20,7 +20,7 @@ Steps = Generator[None, None, None]
 
 # What a checkpoint holds of a worker, beside arrays: numbers, and sets of servers.
 NUMBERS = (
-    "step", "_deal", "_held", "_fresh", "loss", "samples", "loss_sum", "loss_samples",
+    "step", "_batch_index", "_held", "_fresh", "loss", "samples", "loss_sum", "loss_samples",
     "first_not_finite",
 )  # fmt: skip
 SERVERS = ("_open", "_awaited", "_pushed")
@@ -34,10 +34,10 @@ class ServedSite(Protocol):
     paused_s: float
     abandoned: bool  # the last computation was given up: every server watched had sent a notice
 
-    def receive(self, until: float | None = None) -> Generator[None, None, Letter | None]:
+    def receive(self, until: float | None = None) -> Generator[None, None, Message | None]:
         """The next reply of any server."""
 
-    def send(self, server: int, header: Asked, payload: np.ndarray | None) -> None:
+    def send(self, server: int, header: Request, payload: np.ndarray | None) -> None:
         """`payload` stays as it is until the server has answered."""
 
     def watch(self, servers: set[int]) -> None:
@@ -86,7 +86,7 @@ class ServedWorker(Worker):
         self.shards, self.requeue = shards, requeue
         self.layerwise, self.ahead = layerwise, ahead
         self.versions = [-1] * len(shards)  # of the parameters, by shard
-        self._deal = 1  # which batch: the step, unless dropped batches are computed again
+        self._batch_index = 1  # which batch: the step, unless dropped batches are computed again
         self.fate = Fate()
         self._open = set(range(len(shards)))
         self._awaited = set(self._open)  # servers that are to answer
@@ -140,8 +140,8 @@ class ServedWorker(Worker):
             self._push_rest()
 
     @property
-    def deal(self) -> int:
-        return self._deal
+    def batch_index(self) -> int:
+        return self._batch_index
 
     @property
     def awaited(self) -> set[int]:
@@ -150,7 +150,7 @@ class ServedWorker(Worker):
 
     def go_on(self, step: int, used: int) -> None:
         """Begin behind that step; of the gradients until then, so many were used."""
-        self.step, self._deal = step, 1 + (used if self.requeue else step)
+        self.step, self._batch_index = step, 1 + (used if self.requeue else step)
 
     def state(self) -> dict[str, Any]:
         """What the rest of the run depends on, while the worker waits for an answer."""
@@ -203,7 +203,7 @@ class ServedWorker(Worker):
         if self.first_not_finite:
             own = self.first_not_finite, self.rank
             self._failed = min(own, self._failed) if self._failed[0] else own
-        header = Asked(
+        header = Request(
             self.step, self._read[server], 0 if abandoned else self.samples, loss,
             int(abandoned), *self._failed, int(self.stopping), site.paused_s,
         )  # fmt: skip
@@ -213,12 +213,12 @@ class ServedWorker(Worker):
     def _hear(self) -> Generator[None, None, Fate]:
         """Until every server has answered: what became of the gradient they had."""
         while self._awaited:
-            letter = yield from self.site.receive()  # type: ignore[attr-defined]
-            if letter is None:
+            message = yield from self.site.receive()  # type: ignore[attr-defined]
+            if message is None:
                 waited = ", ".join(map(str, sorted(self._awaited)))
                 raise Stalled(f"worker {self.rank} waits for server {waited} in vain")
-            answer = Answer(*letter.header)
-            self._take(letter.source, answer, letter.payload)
+            answer = Answer(*message.header)
+            self._take(message.source, answer, message.payload)
             heard, staleness = self._heard, int(answer.staleness)
             self._heard = Fate(heard.used + int(answer.used), max(heard.staleness, staleness))
         fate, self._heard = self._heard, Fate()
@@ -247,7 +247,7 @@ class ServedWorker(Worker):
         if fate is not None:
             self._record(fate)
         if not self.requeue or self.fate.used:
-            self._deal += 1
+            self._batch_index += 1
 
     def _record(self, fate: Fate) -> None:
         self.fate = fate

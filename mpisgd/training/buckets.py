@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 import numpy as np
 
 from mpisgd.training.parameters import Parameters
-from mpisgd.training.site import Flight
+from mpisgd.training.site import PendingAllreduce
 from mpisgd.training.worker import CONTROL, Worker
 
 MOST = 64  # buckets: each is a plan with tags of its own, and MPI promises tags for about a hundred
@@ -65,7 +65,7 @@ class Buckets:
         self.worker, self.lows = worker, borders(shapes, nbytes / dtype.itemsize)
         highs = [worker.gradient.size, *self.lows]
         flat = worker.gradient.flat
-        self._early: list[Flight] = [
+        self._early: list[PendingAllreduce] = [
             worker.site.plan(flat[low:high], None)
             for low, high in zip(self.lows[:-1], highs, strict=False)
         ]
@@ -85,8 +85,8 @@ class Buckets:
 
     def wait(self) -> Generator[None, None, np.ndarray]:
         """The flat average, once every bucket is there. Raises as Mean.wait does."""
-        for flight in self._early:
-            yield from self.worker.site.wait(flight)
+        for pending in self._early:
+            yield from self.worker.site.wait(pending)
         self._started = 0
         yield from self._last.wait()
         self.worker.mean_gradient = True

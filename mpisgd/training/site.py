@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from mpisgd.servers.messages import Answer, Letter, Verdict
+    from mpisgd.servers.messages import Answer, Message, Verdict
     from mpisgd.servers.server import Server
     from mpisgd.training.worker import Worker
 
@@ -21,7 +21,7 @@ Ready = Callable[[int], object]
 Work = Callable[[Callable[[float], object], Ready | None], None]
 
 
-class Flight(Protocol):
+class PendingAllreduce(Protocol):
     """An all-reduce that a site has planned."""
 
     def start(self) -> None:
@@ -57,10 +57,10 @@ class Site(Protocol):
     def updating(self) -> AbstractContextManager[Any]:
         """Around an update of the parameters: its time counts as such."""
 
-    def plan(self, source: np.ndarray, result: np.ndarray | None) -> Flight:
+    def plan(self, source: np.ndarray, result: np.ndarray | None) -> PendingAllreduce:
         """A mean over all ranks, in place if `result` is None; in the same order on every rank."""
 
-    def wait(self, flight: Flight) -> Steps:
+    def wait(self, pending: PendingAllreduce) -> Steps:
         """Until `flight`, which was started, has arrived."""
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:
@@ -85,8 +85,8 @@ class ServerSite(Protocol):
 
     def now(self) -> float: ...
 
-    def receive(self, until: float | None) -> "Generator[None, None, Letter | None]":
-        """The next letter; None once `until` has passed, or if none will ever come."""
+    def receive(self, until: float | None) -> "Generator[None, None, Message | None]":
+        """The next message; None once `until` has passed, or if none will ever come."""
 
     def send(self, worker: int, header: "Answer", payload: np.ndarray) -> None:
         """`payload` may be changed at once."""

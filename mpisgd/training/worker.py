@@ -13,7 +13,7 @@ from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.parameters import Parameters
-from mpisgd.training.site import Flight, Site
+from mpisgd.training.site import PendingAllreduce, Site
 
 if TYPE_CHECKING:
     from mpisgd.checkpoint.rests import Rests
@@ -72,7 +72,7 @@ class Worker:
         self._saved_means: Mapping[str, Any] = {}  # by that order, until they are named again
 
     @property
-    def deal(self) -> int:
+    def batch_index(self) -> int:
         """Which batch is this step's."""
         return self.step
 
@@ -94,7 +94,7 @@ class Worker:
         it cannot go with `clip`, which needs the whole.
         """
         parameters = self.past[-1 - age] if age else self.parameters
-        inputs, targets = self.batch(self.deal)
+        inputs, targets = self.batch(self.batch_index)
 
         def work(progress: Callable[[float], object], told: Callable[[int], object] | None) -> None:
             self.loss = self.model.gradient(
@@ -122,12 +122,14 @@ class Worker:
 
     def indices(self) -> np.ndarray:
         """The samples of this step's batch."""
-        return self.sampler.indices(self.deal, self.rank)
+        return self.sampler.indices(self.batch_index, self.rank)
 
-    def batch(self, deal: int) -> tuple[np.ndarray, np.ndarray]:
+    def batch(self, batch_index: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets of this rank's batch number `deal`, augmented if asked for."""
-        inputs, targets = self.dataset.batch(self.sampler.indices(deal, self.rank))
-        return inputs if self.augment is None else self.augment(inputs, deal, self.rank), targets
+        inputs, targets = self.dataset.batch(self.sampler.indices(batch_index, self.rank))
+        return inputs if self.augment is None else self.augment(
+            inputs, batch_index, self.rank
+        ), targets
 
     def update(self, gradient: np.ndarray) -> None:
         """One optimiser step with `gradient` (flat)."""
@@ -137,7 +139,7 @@ class Worker:
             if self.ema is not None:
                 self.ema.update(self.parameters.flat)
 
-    def adopt(self, mean: np.ndarray) -> None:
+    def set_parameters(self, mean: np.ndarray) -> None:
         """Go on from the average of all ranks' parameters, which was found to be finite."""
         with self.site.updating():
             self.parameters.flat[...] = mean
@@ -215,7 +217,7 @@ class Worker:
             copy_into({"past": self.past[-1].flat}, {"past": flat}, "earlier parameters")
         self._saved_means = state.get("means", {})
 
-    def heed(self, extra: np.ndarray) -> Steps:
+    def read_signals(self, extra: np.ndarray) -> Steps:
         """What the signals of all ranks, behind an average, say. Raises NotFinite."""
         not_finite, stop, rest = extra.tolist()
         if not_finite > 0:
@@ -265,7 +267,7 @@ class Worker:
 
     def _share(self) -> float:
         """What this rank's batch counts in a mean over ranks."""
-        sizes = self.sampler.batch_sizes(self.deal)
+        sizes = self.sampler.batch_sizes(self.batch_index)
         return sizes[self.rank] * self.size / sum(sizes) if len(set(sizes)) > 1 else 1.0
 
     def _checking(self, ready: Callable[[int], object], weighted: bool) -> Callable[[int], object]:
@@ -322,7 +324,7 @@ class Mean:
         self.result = source if in_place else source.like()
         self.started = np.empty_like(source.flat) if keep_started else None
         self.in_flight = False
-        self.flight: Flight = worker.site.plan(
+        self.pending: PendingAllreduce = worker.site.plan(
             source.buffer, None if in_place else self.result.buffer
         )
 
@@ -332,13 +334,13 @@ class Mean:
         if self.started is not None:
             self.started[...] = self.source.flat
         self.in_flight = True
-        self.flight.start()
+        self.pending.start()
 
     def wait(self) -> Generator[None, None, np.ndarray]:
         """The flat average. NotFinite on every rank if any of them was not finite when it
         started; `worker.stopping` is set on every rank if any was asked to stop."""
-        yield from self.worker.site.wait(self.flight)
-        yield from self.worker.heed(self.result.extra)
+        yield from self.worker.site.wait(self.pending)
+        yield from self.worker.read_signals(self.result.extra)
         self.in_flight = False
         self.worker.equal |= self.result is self.worker.parameters
         self.worker.mean_gradient |= self.result is self.worker.gradient
@@ -348,15 +350,15 @@ class Mean:
         """Let it arrive, if it is in flight, and keep it until it is waited for; what its signals
         say is heard at once, and only once."""
         if self.in_flight:
-            yield from self.worker.site.wait(self.flight)
-            yield from self.worker.heed(self.result.extra)
+            yield from self.worker.site.wait(self.pending)
+            yield from self.worker.read_signals(self.result.extra)
             self.result.extra[:] = 0
-            self.flight.restore(self.flight.state())
+            self.pending.restore(self.pending.state())
 
     def state(self) -> dict[str, Any]:
         """Of one that is in flight, and has been drained."""
         return {
-            "result": self.result.flat, "started": self.started, "flight": self.flight.state(),
+            "result": self.result.flat, "started": self.started, "flight": self.pending.state(),
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -366,4 +368,4 @@ class Mean:
         if self.started is not None:
             live["started"] = self.started
         copy_into(live, {name: state[name] for name in live}, "average in flight")
-        self.flight.restore(state["flight"])
+        self.pending.restore(state["flight"])

@@ -1,8 +1,8 @@
-"""Letters between one rank and its peers on MPI: persistent requests, one buffer each way and peer.
+"""Messages between a rank and its peers on MPI: persistent requests, a buffer each way and peer.
 
-Letters alternate: to each peer one goes out, then one comes in. So a receive is posted before the
-letter is sent that it answers, nothing is ever unexpected, and memory is bounded: twice the letter
-for each peer. Long letters are cut into chunks with tags of their own.
+Messages alternate: to each peer one goes out, then one comes in. So a receive is posted before
+the message is sent that it answers, nothing is ever unexpected, and memory is bounded: twice the
+message for each peer. Long messages are cut into chunks with tags of their own.
 """
 
 import time
@@ -15,22 +15,22 @@ from numpy.typing import DTypeLike
 
 from allreduce.errors import Stalled
 from allreduce.plan import wait_until
-from mpisgd.servers.messages import Letter, unpacked
+from mpisgd.servers.messages import Message, unpacked
 
 HEADER = 10  # numbers before the shard; the last says whether a shard follows
 HEADER_OCTETS = 8 * HEADER
 CHUNK_OCTETS = 1 << 22
-TAGS = 200  # for the chunks of a letter
+TAGS = 200  # for the chunks of a message
 PUSHES, REPLIES, NOTICES = 31000, 31200, 31400  # tags
 LOOKS_PER_CLOCK = 64
 
 
-class Port:
-    """`peers`: (rank, elements of the letters exchanged with it); letters name them by number.
+class Channel:
+    """`peers`: (rank, elements of the messages exchanged with it); messages name them by number.
 
     `kind`: the header of what comes in, a NamedTuple of at most HEADER - 1 numbers. `deadline`:
-    seconds without any letter after which `receive` gives up. `beside`: letters that come some
-    other way, None when there is none. `moves`: letters that came.
+    seconds without any message after which `receive` gives up. `beside`: messages that come some
+    other way, None when there is none. `moves`: messages that came.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Port:
         receives: int,
         deadline: float = 60.0,
         chunk_octets: int = CHUNK_OCTETS,
-        beside: Callable[[], Letter | None] = lambda: None,
+        beside: Callable[[], Message | None] = lambda: None,
     ):
         """`sends`, `receives`: the first tag of each direction."""
         self.kind, self.now, self.deadline, self.beside = kind, now, deadline, beside
@@ -54,16 +54,16 @@ class Port:
             _Box(comm, rank, count, np.dtype(dtype), sends, receives, chunk_octets)
             for rank, count in peers
         ]
-        self._came: deque[Letter] = deque()
+        self._came: deque[Message] = deque()
         self._looks, self._moved = 0, time.monotonic()
 
     def expect(self, peers: Iterable[int] | None = None) -> None:
-        """Post the receives of the first letters of those who write first; None: all of them."""
+        """Post the receives of the first messages of those who write first; None: all of them."""
         for number in range(len(self.boxes)) if peers is None else peers:
             self.boxes[number].arm()
 
     def send(self, to: int, header: Sequence[float], payload: Any, answered: bool = True) -> None:
-        """`payload` None: the header alone. `answered`: whether a letter will come back."""
+        """`payload` None: the header alone. `answered`: whether a message will come back."""
         box = self.boxes[to]
         if answered:
             box.arm()
@@ -75,13 +75,13 @@ class Port:
         for number, box in enumerate(self.boxes):
             if box.awaited and box.came():
                 payload = box.payload if box.follows else None
-                self._take(Letter(number, unpacked(self.kind, box.header), payload, self.now()))
-        while (letter := self.beside()) is not None:
-            self._take(letter)
+                self._take(Message(number, unpacked(self.kind, box.header), payload, self.now()))
+        while (message := self.beside()) is not None:
+            self._take(message)
 
-    def receive(self, until: float | None = None) -> Generator[None, None, Letter | None]:
-        """The next letter; None at the time `until`, or after the deadline. Yields while there is
-        none. Its payload is valid until the next letter to that peer."""
+    def receive(self, until: float | None = None) -> Generator[None, None, Message | None]:
+        """The next message; None at the time `until`, or after the deadline. Yields while there is
+        none. Its payload is valid until the next message to that peer."""
         self._looks, self._moved = 0, time.monotonic()
         while not self._came:
             self.look()
@@ -101,8 +101,8 @@ class Port:
             self._let_go(box)
             box.free()
 
-    def _take(self, letter: Letter) -> None:
-        self._came.append(letter)
+    def _take(self, message: Message) -> None:
+        self._came.append(message)
         self.moves += 1
         self._moved = time.monotonic()
 
@@ -157,11 +157,11 @@ class _Box:
 
     @property
     def follows(self) -> bool:
-        """Whether the letter that came has a payload."""
+        """Whether the message that came has a payload."""
         return bool(self.header[-1])
 
     def arm(self) -> None:
-        """Post the receives of the next letter. Behind a header alone, some still are."""
+        """Post the receives of the next message. Behind a header alone, some still are."""
         assert not self.awaited, self.rank
         for number, request in enumerate(self._receives):
             if number not in self._active:
@@ -170,7 +170,7 @@ class _Box:
         self.awaited = True
 
     def came(self) -> bool:
-        """Whether the awaited letter is there, all of it."""
+        """Whether the awaited message is there, all of it."""
         active, receives = self._active, self._receives
         while active:
             if active[0] > 0 and not self.follows:
@@ -209,7 +209,7 @@ class _Box:
             request.Free()
 
 
-class Bells:
+class Notices:
     """A word without content to or from each peer: at most one under way, taken before the next."""
 
     def __init__(self, comm: Any, ranks: Sequence[int], tag: int, rings: bool):

@@ -23,7 +23,7 @@ from mpisgd.training.parameters import Parameters
 from mpisgd.training.site import Ready, Work
 from mpisgd.training.worker import Mean, Worker, first_not_finite
 from mpisgd.worlds.marks import Marks
-from mpisgd.worlds.pending import PolledFlight, ProgressThread, ThreadedFlight
+from mpisgd.worlds.pending import PolledAllreduce, ProgressThread, ThreadedAllreduce
 
 OWN_TAG = 100  # plans of the site itself, which are never in flight together
 LOOK_EVERY = 1e-4  # s between looks while a step is padded
@@ -55,7 +55,7 @@ class Counters:
         self.poll_s += seconds
         self.polls += 1
 
-    def flight(self, start_s: float, end_s: float) -> None:
+    def pending(self, start_s: float, end_s: float) -> None:
         """An average has arrived."""
         self.flight_start_s = float(np.fmin(self.flight_start_s, start_s))
         self.flight_end_s = float(np.fmax(self.flight_end_s, end_s))
@@ -73,7 +73,7 @@ class CommunicatorSite:
         chunks: int = 1,
         deadline: float = 60.0,
         step_time: float | None = None,
-        pace: stragglers.Pace | None = None,
+        step_timer: stragglers.StepTimer | None = None,
         thread_comm: Any = None,
     ):
         """`step_time`, `pace`: how long to pad each computation. `thread_comm`: let a thread drive
@@ -81,15 +81,15 @@ class CommunicatorSite:
         self.comm, self.schedule, self.recorder = comm, schedule, recorder
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.chunks, self.deadline = chunks, deadline
-        self.pace = pace or stragglers.Pace(step_time, None)
+        self.step_timer = step_timer or stragglers.StepTimer(step_time, None)
         self.asked_to_stop = False
         self.evaluating = False  # which may take long, and ends by itself
         self.computing = False  # a gradient, for a server
         self.final_average_s = 0.0  # how long the last average took that only evaluation needs
         self.saving_s = 0.0  # how long checkpoints have stopped the run
         self.thread = ProgressThread(thread_comm) if thread_comm is not None else None
-        self._flying: list[PolledFlight] = []
-        self._flights: list[PolledFlight | ThreadedFlight] = []
+        self._in_flight: list[PolledAllreduce] = []
+        self._allreduces: list[PolledAllreduce | ThreadedAllreduce] = []
         self._counters = Counters()
         self._origin, self._paused, self._restored_s = time.perf_counter(), 0.0, 0.0
         self._step, self._step_began = 0, 0.0
@@ -135,14 +135,14 @@ class CommunicatorSite:
         looking = counters.poll_s
         marks = (
             Marks(self.progress)
-            if ready is not None and self.pace.stretches(self.rank, self._step)
+            if ready is not None and self.step_timer.stretches(self.rank, self._step)
             else None
         )
         if marks is None:
             work(self.progress, ready)
         else:
             work(marks.progress, marks.ready)
-        seconds = self.pace(self.rank, self._step, time.perf_counter() - began)
+        seconds = self.step_timer(self.rank, self._step, time.perf_counter() - began)
         if math.isinf(seconds):
             stragglers.die()
         if marks is not None and ready is not None:
@@ -159,7 +159,7 @@ class CommunicatorSite:
 
     def progress(self, share: float = 0.0) -> None:
         """Look at everything in flight."""
-        if self._flying:
+        if self._in_flight:
             began = time.perf_counter()
             self._look()
             self._counters.look(time.perf_counter() - began)
@@ -167,23 +167,23 @@ class CommunicatorSite:
     def plan(self, source: np.ndarray, result: np.ndarray | None) -> Any:
         comm = self.comm if self.thread is None else self.thread.comm
         plan = Plan(
-            comm, self.schedule, source, result, mean=True, tag=len(self._flights),
+            comm, self.schedule, source, result, mean=True, tag=len(self._allreduces),
             chunks=self.chunks, deadline=self.deadline,
         )  # fmt: skip
-        flight: PolledFlight | ThreadedFlight
+        pending: PolledAllreduce | ThreadedAllreduce
         if self.thread is None:
-            flight = PolledFlight(plan, self._begin, self._look, self.now)
+            pending = PolledAllreduce(plan, self._begin, self._look, self.now)
         else:
-            flight = ThreadedFlight(self.thread, plan, self.now)
-        self._flights.append(flight)
-        return flight
+            pending = ThreadedAllreduce(self.thread, plan, self.now)
+        self._allreduces.append(pending)
+        return pending
 
-    def wait(self, flight: Any) -> Steps:
+    def wait(self, pending: Any) -> Steps:
         began = time.perf_counter()
-        flight.wait()
+        pending.wait()
         counters = self._counters
         counters.wait_s += time.perf_counter() - began
-        counters.flight(flight.began_s, flight.ended_s)
+        counters.pending(pending.began_s, pending.ended_s)
         yield from ()
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:
@@ -241,15 +241,15 @@ class CommunicatorSite:
 
     def drain(self) -> None:
         """Let everything in flight arrive, whoever still wants it: peers wait for it."""
-        for flight in self._flights:
-            flight.wait()
+        for pending in self._allreduces:
+            pending.wait()
 
     def close(self) -> None:
         """Stop the thread, give all requests back."""
         if self.thread is not None:
             self.thread.close()
-        for flight in self._flights:
-            flight.plan.close()
+        for pending in self._allreduces:
+            pending.plan.close()
 
     def _mean_of_ema(self, worker: Worker) -> Parameters | None:
         if worker.ema is None:
@@ -266,15 +266,15 @@ class CommunicatorSite:
             plan.start()
             plan.wait()
 
-    def _begin(self, flight: PolledFlight) -> None:
+    def _begin(self, pending: PolledAllreduce) -> None:
         began = time.perf_counter()
-        flight.plan.start()
-        self._flying.append(flight)
+        pending.plan.start()
+        self._in_flight.append(pending)
         self._counters.look(time.perf_counter() - began)
 
     def _look(self) -> None:
-        if self._flying:
-            self._flying = [flight for flight in self._flying if not flight.landed()]
+        if self._in_flight:
+            self._in_flight = [pending for pending in self._in_flight if not pending.landed()]
 
     def _deliver(self, marks: Marks, ready: Ready, began: float, seconds: float) -> None:
         """Say what is ready when it would be in a step that takes `seconds`."""
@@ -284,4 +284,4 @@ class CommunicatorSite:
         """Stand in for an accelerator at work: sleep, and look now and then."""
         while (left := until - time.perf_counter()) > 0:
             self.progress()
-            time.sleep(min(left, LOOK_EVERY) if self._flying else left)
+            time.sleep(min(left, LOOK_EVERY) if self._in_flight else left)

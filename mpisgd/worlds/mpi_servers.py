@@ -12,14 +12,14 @@ import numpy as np
 
 from allreduce.plan import wait_until
 from mpisgd.experiment import stragglers
-from mpisgd.experiment.stragglers import Pace
+from mpisgd.experiment.stragglers import StepTimer
 from mpisgd.servers.evaluation import FINAL, Evaluator, facts
-from mpisgd.servers.messages import LEADER, Answer, Asked, Letter, Verdict, restored, saved
-from mpisgd.servers.roles import Workshop
+from mpisgd.servers.messages import LEADER, Answer, Message, Request, Verdict, restored, saved
+from mpisgd.servers.roles import Builder
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import ServedWorker
 from mpisgd.training.site import Ready, Work
-from mpisgd.worlds.channels import NOTICES, PUSHES, REPLIES, Bells, Port
+from mpisgd.worlds.channels import NOTICES, PUSHES, REPLIES, Channel, Notices
 from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.mpi import LOOK_EVERY, CommunicatorSite, Counters
 from mpisgd.worlds.server_channels import Snapshots, Verdicts
@@ -32,7 +32,7 @@ class Abandoned(Exception):
     """Raised inside a computation that is in vain."""
 
 
-class Crew:
+class Scheduler:
     """The servers and workers of this rank: one, or both of them if they share it.
 
     While one waits or computes, the others go on. `add` all, then `run`.
@@ -67,7 +67,7 @@ class Crew:
             site.close()
 
     def _moves(self) -> tuple[int, int]:
-        return len(self._runs), sum(site.port.moves for site in self._runs)
+        return len(self._runs), sum(site.channel.moves for site in self._runs)
 
     def _moved(self, before: tuple[int, int]) -> bool:
         for site in list(self._runs):
@@ -91,20 +91,20 @@ class Part(Protocol):
         """Whether it is its turn."""
 
     def attend(self) -> Generator[None, None, bool]:
-        """Do it; whether to wake who waits for a letter, because it is to stop."""
+        """Do it; whether to wake who waits for a message, because it is to stop."""
 
     def conclude(self) -> Steps:
         """What is left to do for others when this one has ended."""
 
 
-class _Bench:
+class _MpiSite:
     """What servers and workers have in common. `inner`: the process's place among all ranks."""
 
-    port: Port
+    channel: Channel
     part: Part | None = None  # in the saving of a run of several servers
 
-    def __init__(self, inner: CommunicatorSite, number: int, crew: Crew):
-        self.inner, self.number, self.crew = inner, number, crew
+    def __init__(self, inner: CommunicatorSite, number: int, scheduler: Scheduler):
+        self.inner, self.number, self.scheduler = inner, number, scheduler
 
     @property
     def asked_to_stop(self) -> bool:
@@ -121,18 +121,18 @@ class _Bench:
     def now(self) -> float:
         return self.inner.now()
 
-    def _letter(self, until: float | None) -> Generator[None, None, Letter | None]:
+    def _letter(self, until: float | None) -> Generator[None, None, Message | None]:
         """The next one, as `Port.receive` says; None, too, when it is to stop."""
-        letters = self.port.receive(until)
+        messages = self.channel.receive(until)
         while True:
             try:
-                next(letters)
+                next(messages)
             except StopIteration as end:
                 return end.value
             if self.part is not None and self.part.called():
                 if (yield from self.part.attend()):
                     return None
-                letters = self.port.receive(until)
+                messages = self.channel.receive(until)
             yield
 
     def until_all_end(self, run: Steps) -> Steps:
@@ -142,49 +142,49 @@ class _Bench:
             yield from self.part.conclude()
 
 
-class ServerBench(_Bench):
+class MpiServerSite(_MpiSite):
     """A server's place. Server 0 has the `evaluator`; `record` takes rows of /updates."""
 
     def __init__(
         self,
         inner: CommunicatorSite,
         number: int,
-        crew: Crew,
-        workshop: Workshop,
+        scheduler: Scheduler,
+        builder: Builder,
         record: Callable[[dict[str, float]], None],
         evaluator: Evaluator | None,
     ):
-        super().__init__(inner, number, crew)
+        super().__init__(inner, number, scheduler)
         self.record, self.evaluator = record, evaluator
         self.save: Callable[[Server], Steps] | None = None  # saves the run, on server 0
-        self.inbox: deque[Letter] = deque()  # came while the run was saved
-        shard, flat = workshop.shards[number], workshop.parameters.flat
-        ranks = workshop.roles.workers
-        self.steps = [0] * len(ranks)  # of the last letter of each worker
-        self.verdicts = Verdicts(inner.comm, workshop, number, self.now)
-        self.port = Port(
-            inner.comm, [(rank, shard.stop - shard.start) for rank in ranks], flat.dtype, Asked,
+        self.inbox: deque[Message] = deque()  # came while the run was saved
+        shard, flat = builder.shards[number], builder.parameters.flat
+        ranks = builder.roles.workers
+        self.steps = [0] * len(ranks)  # of the last message of each worker
+        self.verdicts = Verdicts(inner.comm, builder, number, self.now)
+        self.channel = Channel(
+            inner.comm, [(rank, shard.stop - shard.start) for rank in ranks], flat.dtype, Request,
             self.now, sends=REPLIES, receives=PUSHES, deadline=inner.deadline,
             beside=self.verdicts.next,
         )  # fmt: skip
-        self._bells = Bells(inner.comm, ranks, NOTICES, True) if workshop.policy.abandon else None
-        self.snapshots = Snapshots(inner.comm, workshop, number, inner.deadline)
+        self._bells = Notices(inner.comm, ranks, NOTICES, True) if builder.policy.abandon else None
+        self.snapshots = Snapshots(inner.comm, builder, number, inner.deadline)
 
     def expect(self, server: Server) -> None:
         """Who may write first, at the start of the run or where it goes on."""
-        self.port.expect(sorted(server.due - {letter.source for letter in self.inbox}))
+        self.channel.expect(sorted(server.due - {message.source for message in self.inbox}))
 
-    def receive(self, until: float | None) -> Generator[None, None, Letter | None]:
+    def receive(self, until: float | None) -> Generator[None, None, Message | None]:
         if self.inbox:
             return self.inbox.popleft()
         return (yield from self.next_letter(until))
 
-    def next_letter(self, until: float | None) -> Generator[None, None, Letter | None]:
+    def next_letter(self, until: float | None) -> Generator[None, None, Message | None]:
         """The next one from a worker or server 0, behind those in the inbox."""
-        letter = yield from self._letter(until)
-        if letter is not None and letter.source != LEADER:
-            self.steps[letter.source] = int(Asked(*letter.header).step)
-        return letter
+        message = yield from self._letter(until)
+        if message is not None and message.source != LEADER:
+            self.steps[message.source] = int(Request(*message.header).step)
+        return message
 
     def state(self) -> dict[str, Any]:
         """At a rest of several servers: what has come."""
@@ -196,7 +196,7 @@ class ServerBench(_Bench):
         self.steps = state["steps"].tolist()
 
     def send(self, worker: int, header: Answer, payload: np.ndarray) -> None:
-        self.port.send(worker, header, payload, answered=not header.last)
+        self.channel.send(worker, header, payload, answered=not header.last)
 
     def notify(self, worker: int) -> None:
         assert self._bells is not None
@@ -232,7 +232,7 @@ class ServerBench(_Bench):
 
     def close(self) -> None:
         """Give all requests back."""
-        self.port.close()
+        self.channel.close()
         self.verdicts.close()
         self.snapshots.close()
         if self._bells is not None:
@@ -247,34 +247,39 @@ class ServerBench(_Bench):
                     evaluator.add(label, number, flat, ema, values)
 
 
-class WorkerBench(_Bench):
+class MpiWorkerSite(_MpiSite):
     """A worker's place. `rank` and `size` are those among the workers."""
 
     def __init__(
-        self, inner: CommunicatorSite, number: int, crew: Crew, workshop: Workshop, pace: Pace
+        self,
+        inner: CommunicatorSite,
+        number: int,
+        scheduler: Scheduler,
+        builder: Builder,
+        step_timer: StepTimer,
     ):
-        super().__init__(inner, number, crew)
-        self.rank, self.size, self.pace = number, len(workshop.roles.workers), pace
+        super().__init__(inner, number, scheduler)
+        self.rank, self.size, self.step_timer = number, len(builder.roles.workers), step_timer
         self.abandoned = False
-        sizes = [shard.stop - shard.start for shard in workshop.shards]
-        ranks = workshop.roles.servers
-        self.port = Port(
-            inner.comm, list(zip(ranks, sizes, strict=True)), workshop.parameters.dtype, Answer,
+        sizes = [shard.stop - shard.start for shard in builder.shards]
+        ranks = builder.roles.servers
+        self.channel = Channel(
+            inner.comm, list(zip(ranks, sizes, strict=True)), builder.parameters.dtype, Answer,
             self.now, sends=PUSHES, receives=REPLIES, deadline=inner.deadline,
         )  # fmt: skip
         self.reported = 0  # steps whose rows are on their way to the file
-        self._bells = Bells(inner.comm, ranks, NOTICES, False) if workshop.policy.abandon else None
-        experiment = workshop.experiment
-        # Letters move only while somebody looks: those that are under way during a computation.
+        self._bells = Notices(inner.comm, ranks, NOTICES, False) if builder.policy.abandon else None
+        experiment = builder.experiment
+        # Messages move only while somebody looks: those that are under way during a computation.
         self._mailing = experiment.push == "layerwise" or bool(experiment.prefetch)
-        self._busy_looking = workshop.policy.abandon or bool(experiment.colocated) or self._mailing
+        self._busy_looking = builder.policy.abandon or bool(experiment.colocated) or self._mailing
         self._watched: set[int] = set()
         self._step, self._began, self._waiting_s = 0, 0.0, 0.0
         self._counters = Counters()
 
     def expect(self, worker: ServedWorker) -> None:
         """Who writes first, at the start of the run or where it goes on."""
-        self.port.expect(sorted(worker.awaited))
+        self.channel.expect(sorted(worker.awaited))
 
     def state(self) -> dict[str, Any]:
         """At a rest of several servers, while it waits."""
@@ -305,14 +310,14 @@ class WorkerBench(_Bench):
         began, counters = time.perf_counter(), self._counters
         self.inner.computing, self.abandoned = True, False
         marks = None
-        if ready is not None and self.pace.stretches(self.number, self._step):
+        if ready is not None and self.step_timer.stretches(self.number, self._step):
             marks = Marks(self.progress)
         try:
             if marks is None:
                 work(self.progress, ready)
             else:
                 work(marks.progress, marks.ready)
-            seconds = self.pace(self.number, self._step, time.perf_counter() - began)
+            seconds = self.step_timer(self.number, self._step, time.perf_counter() - began)
             if isinf(seconds):
                 stragglers.die()
             if marks is not None and ready is not None:
@@ -331,11 +336,11 @@ class WorkerBench(_Bench):
         if not self._busy_looking:
             return
         began = time.perf_counter()
-        self.crew.look(self)
+        self.scheduler.look(self)
         if self._mailing:
-            self.port.look()
-        bells, watched = self._bells, self._watched
-        in_vain = bells is not None and bool(watched) and all(map(bells.came, watched))
+            self.channel.look()
+        notices, watched = self._bells, self._watched
+        in_vain = notices is not None and bool(watched) and all(map(notices.came, watched))
         self._counters.look(time.perf_counter() - began)
         if in_vain:
             raise Abandoned
@@ -343,16 +348,16 @@ class WorkerBench(_Bench):
     def updating(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def receive(self, until: float | None = None) -> Generator[None, None, Letter | None]:
-        letter = yield from self._letter(until)
-        if letter is not None and letter.header[NOTICED] and self._bells is not None:
-            while not self._bells.came(letter.source):
+    def receive(self, until: float | None = None) -> Generator[None, None, Message | None]:
+        message = yield from self._letter(until)
+        if message is not None and message.header[NOTICED] and self._bells is not None:
+            while not self._bells.came(message.source):
                 yield  # it was sent before the reply
-            self._bells.rearm(letter.source)
-        return letter
+            self._bells.rearm(message.source)
+        return message
 
-    def send(self, server: int, header: Asked, payload: np.ndarray | None) -> None:
-        self.port.send(server, header, payload)
+    def send(self, server: int, header: Request, payload: np.ndarray | None) -> None:
+        self.channel.send(server, header, payload)
 
     def lap(self) -> dict[str, float]:
         now = self.now()
@@ -366,7 +371,7 @@ class WorkerBench(_Bench):
 
     def close(self) -> None:
         """Give all requests back."""
-        self.port.close()
+        self.channel.close()
         if self._bells is not None:
             self._bells.close()
 

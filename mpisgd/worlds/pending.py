@@ -15,7 +15,7 @@ PAUSE = 5e-5  # s a thread sleeps between looks while its rank computes: it need
 Clock = Callable[[], float]  # seconds since the run began
 
 
-class _Flight:
+class _Pending:
     """A plan, and when it was started last and its arrival was noticed."""
 
     plan: Plan
@@ -29,7 +29,7 @@ class _Flight:
         self.began_s, self.ended_s = state["began_s"], state["ended_s"]
 
 
-class PolledFlight(_Flight):
+class PolledAllreduce(_Pending):
     """A plan that its rank moves on; `look` looks at everything in flight there.
 
     `began_s`, `ended_s`: when it was started last, and when its arrival was noticed.
@@ -38,7 +38,7 @@ class PolledFlight(_Flight):
     def __init__(
         self,
         plan: Plan,
-        begin: Callable[["PolledFlight"], None],
+        begin: Callable[["PolledAllreduce"], None],
         look: Callable[[], None],
         now: Clock,
     ):
@@ -63,7 +63,7 @@ class PolledFlight(_Flight):
         return self.plan.test()
 
 
-class ThreadedFlight(_Flight):
+class ThreadedAllreduce(_Pending):
     """A plan that a ProgressThread moves on. The input is copied on the caller's thread."""
 
     def __init__(self, thread: "ProgressThread", plan: Plan, now: Clock):
@@ -101,15 +101,15 @@ class ProgressThread:
     def __init__(self, comm: Any):
         self.comm = comm
         self._condition = threading.Condition()
-        self._new: list[ThreadedFlight] = []
+        self._new: list[ThreadedAllreduce] = []
         self._closing = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self._thread.start()
 
-    def submit(self, flight: ThreadedFlight) -> None:
+    def submit(self, pending: ThreadedAllreduce) -> None:
         with self._condition:
-            self._new.append(flight)
+            self._new.append(pending)
             self._condition.notify()
 
     def check(self) -> None:
@@ -125,21 +125,21 @@ class ProgressThread:
         self._thread.join()
 
     def _run(self) -> None:
-        flying: list[ThreadedFlight] = []
+        in_flight: list[ThreadedAllreduce] = []
         try:
             while True:
                 with self._condition:
-                    while not (self._new or flying or self._closing):
+                    while not (self._new or in_flight or self._closing):
                         self._condition.wait()
                     new, self._new = self._new, []
-                if not (new or flying):
+                if not (new or in_flight):
                     return
-                for flight in new:
-                    flight.plan.post()
-                flying = [flight for flight in flying + new if not flight.landed()]
-                if any(flight.awaited for flight in flying):
+                for pending in new:
+                    pending.plan.post()
+                in_flight = [pending for pending in in_flight + new if not pending.landed()]
+                if any(pending.awaited for pending in in_flight):
                     os.sched_yield()
-                elif flying:
+                elif in_flight:
                     time.sleep(PAUSE)
         except BaseException as error:  # handed to whoever waits
             self._error = error

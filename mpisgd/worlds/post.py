@@ -1,4 +1,4 @@
-"""Processes that compute and write letters, in virtual time: who goes on next, and when.
+"""Processes that compute and write messages, in virtual time: who goes on next, and when.
 
 A process is a generator. It says what it waits for by a method of its Desk and yields; the Post
 plays the events in order of time (first come, first served at equal times) and resumes it.
@@ -23,7 +23,7 @@ Process = Generator[None, None, None]
 class Post:
     """`desk(rank, generator)` adds a process, `run()` plays until all have ended.
 
-    Letters go over `network` between ranks, one link after the other as network.py says, and take
+    Messages go over `network` between ranks, one link after the other as network.py says, and take
     its overhead twice; those longer than its eager limit shake hands first. No time within a rank.
     """
 
@@ -38,7 +38,7 @@ class Post:
         self._idle_links()
         self._seed, self.restarts = seed, 0
         self._random = np.random.default_rng((seed, 0x6C74))
-        self._carried = 0  # letters on their way
+        self._carried = 0  # messages on their way
         self._dead: set[Desk] = set()
         self.quiet: Callable[[], object] | None = None  # called once nothing is on its way
 
@@ -50,7 +50,7 @@ class Post:
     def run(self) -> None:
         """Until every process has ended or died.
 
-        When nothing is on its way any more, who waits for a letter gets None. Stalled if nobody
+        When nothing is on its way any more, who waits for a message gets None. Stalled if nobody
         does; processes may raise it themselves.
         """
         self._open = set(self.desks)
@@ -95,7 +95,7 @@ class Post:
         return desk in self._dead
 
     def _is_quiet(self) -> bool:
-        """Whether no letter is on its way and nobody at work: whoever waits does so for `quiet`."""
+        """Whether no message is on its way and nobody at work: all wait for `quiet`."""
         return not self._carried and not any(desk.computing for desk in self._open)
 
     def at(self, time: float, play: Callable[[Any], None], subject: Any) -> None:

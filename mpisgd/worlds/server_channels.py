@@ -9,8 +9,8 @@ import numpy as np
 from allreduce.errors import Stalled
 from allreduce.plan import wait_until
 from mpisgd.servers.evaluation import FACTS
-from mpisgd.servers.messages import LEADER, Letter, Verdict
-from mpisgd.servers.roles import Workshop
+from mpisgd.servers.messages import LEADER, Message, Verdict
+from mpisgd.servers.roles import Builder
 
 SNAPSHOTS, VERDICTS = 31500, 31950  # tags, of the first as many as there are servers
 
@@ -22,13 +22,13 @@ class Verdicts:
     way, and they are small: a byte a worker.
     """
 
-    def __init__(self, comm: Any, workshop: Workshop, number: int, now: Callable[[], float]):
-        first, *others = workshop.roles.servers
-        consistent = workshop.experiment.reads == "consistent"
-        self.comm, self.now, self.deadline = comm, now, workshop.experiment.deadline_s
+    def __init__(self, comm: Any, builder: Builder, number: int, now: Callable[[], float]):
+        first, *others = builder.roles.servers
+        consistent = builder.experiment.reads == "consistent"
+        self.comm, self.now, self.deadline = comm, now, builder.experiment.deadline_s
         self._to = others if consistent and number == 0 else []
         self._source = first if consistent and number > 0 else None
-        self._octets = 1 + len(workshop.roles.workers)
+        self._octets = 1 + len(builder.roles.workers)
         self.count = 0  # sent, or come
         self._sends: list[tuple[Any, np.ndarray]] = []
 
@@ -41,7 +41,7 @@ class Verdicts:
         self._sends = [(request, kept) for request, kept in self._sends if not request.Test()]
         self._sends += [(self.comm.Isend(octets, rank, VERDICTS), octets) for rank in self._to]
 
-    def next(self) -> Letter | None:
+    def next(self) -> Message | None:
         """The next one, if it has come."""
         if self._source is None or not self.comm.Iprobe(self._source, VERDICTS):
             return None
@@ -49,7 +49,7 @@ class Verdicts:
         self.comm.Recv(octets, self._source, VERDICTS)
         self.count += 1
         workers = tuple(np.flatnonzero(octets[1:]).tolist())
-        return Letter(LEADER, Verdict(int(octets[0]), workers), None, self.now())
+        return Message(LEADER, Verdict(int(octets[0]), workers), None, self.now())
 
     def close(self) -> None:
         """Wait until all have left. Raises Stalled after the deadline."""
@@ -60,11 +60,11 @@ class Snapshots:
     """Shards on their way to server 0, where they are evaluated. `sent`: how many from here;
     `taken`: how many came from each server."""
 
-    def __init__(self, comm: Any, workshop: Workshop, number: int, deadline: float):
-        self.comm, self.number, self.shards = comm, number, workshop.shards
+    def __init__(self, comm: Any, builder: Builder, number: int, deadline: float):
+        self.comm, self.number, self.shards = comm, number, builder.shards
         self.deadline = deadline
-        self.ranks, self.dtype = workshop.roles.servers, workshop.parameters.dtype
-        self.parts = 1 if workshop.experiment.ema is None else 2
+        self.ranks, self.dtype = builder.roles.servers, builder.parameters.dtype
+        self.parts = 1 if builder.experiment.ema is None else 2
         self.sent, self.taken = 0, [0] * len(self.ranks)
         self._sends: list[tuple[Any, np.ndarray]] = []
 
@@ -73,26 +73,26 @@ class Snapshots:
     ) -> None:
         """To server 0; the arrays are copied."""
         self.sent += 1
-        letter = self._letter(self.number)
-        head, body = self._split(letter)
+        message = self._letter(self.number)
+        head, body = self._split(message)
         head[0] = label
         head[1:] = [values[name] for name in FACTS]
         body[0] = flat
         if ema is not None:
             body[1] = ema
-        request = self.comm.Isend(letter, self.ranks[0], SNAPSHOTS + self.number % 400)
+        request = self.comm.Isend(message, self.ranks[0], SNAPSHOTS + self.number % 400)
         self._sends = [(r, kept) for r, kept in self._sends if not r.Test()]
-        self._sends.append((request, letter))
+        self._sends.append((request, message))
 
     def arrived(self) -> Generator[tuple, None, None]:
         """(server, label, facts, shard, its average or None) of what has come."""
         for number, rank in enumerate(self.ranks):
             tag = SNAPSHOTS + number % 400
             while number and self.comm.Iprobe(rank, tag):
-                letter = self._letter(number)
-                self.comm.Recv(letter, rank, tag)
+                message = self._letter(number)
+                self.comm.Recv(message, rank, tag)
                 self.taken[number] += 1
-                head, body = self._split(letter)
+                head, body = self._split(message)
                 values = dict(zip(FACTS, head[1:].tolist(), strict=True))
                 yield number, int(head[0]), values, body[0], body[1] if len(body) > 1 else None
 
@@ -105,9 +105,9 @@ class Snapshots:
         octets = self.parts * (shard.stop - shard.start) * self.dtype.itemsize
         return np.zeros(8 * (1 + len(FACTS)) + octets, np.uint8)
 
-    def _split(self, letter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _split(self, message: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         edge = 8 * (1 + len(FACTS))
-        return letter[:edge].view(np.float64), letter[edge:].view(self.dtype).reshape(
+        return message[:edge].view(np.float64), message[edge:].view(self.dtype).reshape(
             self.parts, -1
         )
 

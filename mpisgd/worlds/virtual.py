@@ -202,25 +202,25 @@ class ClockSite:
     def updating(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def plan(self, source: np.ndarray, result: np.ndarray | None) -> "_VirtualFlight":
+    def plan(self, source: np.ndarray, result: np.ndarray | None) -> "_VirtualAllreduce":
         return self._planned(source, source if result is None else result, mean=True)
 
-    def wait(self, flight: "_VirtualFlight") -> Steps:
+    def wait(self, pending: "_VirtualAllreduce") -> Steps:
         began = self.now()
-        if flight.collective is not None:
-            self.clock.cluster.wait(self.rank, flight.collective)
+        if pending.collective is not None:
+            self.clock.cluster.wait(self.rank, pending.collective)
             yield
-            flight.ended_s = flight.collective.completion[self.rank] or self.now()
+            pending.ended_s = pending.collective.completion[self.rank] or self.now()
         counters = self._counters
         counters.wait_s += self.now() - began
-        counters.flight(flight.began_s, flight.ended_s)
+        counters.pending(pending.began_s, pending.ended_s)
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:
         values = np.zeros(self.size, np.int64)
         values[self.rank] = value
-        flight = self._planned(values, values, mean=False)
-        flight.start()
-        yield from self.wait(flight)
+        pending = self._planned(values, values, mean=False)
+        pending.start()
+        yield from self.wait(pending)
         return values.tolist()
 
     def end_step(self, **columns: float) -> None:
@@ -236,12 +236,12 @@ class ClockSite:
         self.clock.evaluate(worker)
         yield from ()
 
-    def _planned(self, source: np.ndarray, result: np.ndarray, mean: bool) -> "_VirtualFlight":
+    def _planned(self, source: np.ndarray, result: np.ndarray, mean: bool) -> "_VirtualAllreduce":
         groups, index = self.clock.groups, self._plans
         self._plans += 1
         if index == len(groups):
             groups.append(_Group(self.clock, mean))
-        return _VirtualFlight(groups[index], self.rank, source, result)
+        return _VirtualAllreduce(groups[index], self.rank, source, result)
 
 
 class _Group:
@@ -268,7 +268,7 @@ class _Group:
         return collective
 
 
-class _VirtualFlight:
+class _VirtualAllreduce:
     """One rank's end of a plan."""
 
     def __init__(self, group: _Group, rank: int, source: np.ndarray, result: np.ndarray):

@@ -11,10 +11,10 @@ import numpy as np
 from mpisgd.algorithms.servers import serve, work
 from mpisgd.checkpoint.resume import RUN
 from mpisgd.checkpoint.state import flatten, unflatten
-from mpisgd.experiment.stragglers import Pace
+from mpisgd.experiment.stragglers import StepTimer
 from mpisgd.servers.evaluation import FINAL, Evaluator, facts
-from mpisgd.servers.messages import LEADER, Answer, Asked, Letter, Verdict, restored, saved
-from mpisgd.servers.roles import Workshop
+from mpisgd.servers.messages import LEADER, Answer, Message, Request, Verdict, restored, saved
+from mpisgd.servers.roles import Builder
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import ServedWorker
 from mpisgd.training.site import Ready, Work
@@ -22,11 +22,11 @@ from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.mpi import Counters
 from mpisgd.worlds.post import Desk, Post
 
-HEADER_B = 80  # bytes of a letter beside its shard
+HEADER_B = 80  # bytes of a message beside its shard
 Steps = Generator[None, None, None]
 
 
-class Offices:
+class VirtualServers:
     """All servers and workers of one experiment on a Post, nothing begun.
 
     `record_update(row)`, `record_step(rank, step, columns)`: where rows go.
@@ -35,19 +35,19 @@ class Offices:
     def __init__(
         self,
         post: Post,
-        workshop: Workshop,
-        pace: Pace,
+        builder: Builder,
+        step_timer: StepTimer,
         evaluator: Evaluator,
         record_update: Callable[[dict[str, float]], None] = lambda row: None,
         record_step: Callable[[int, int, dict[str, float]], None] = lambda rank, step, row: None,
     ):
-        self.post, self.pace, self.evaluator = post, pace, evaluator
+        self.post, self.step_timer, self.evaluator = post, step_timer, evaluator
         self.record_update, self.record_step = record_update, record_step
-        self.server_sites = [ServerOffice(self, n, r) for n, r in enumerate(workshop.roles.servers)]
-        self.worker_sites = [WorkerOffice(self, n, r) for n, r in enumerate(workshop.roles.workers)]
-        self.servers = [workshop.server(site, site.number) for site in self.server_sites]
-        self.workers = [workshop.worker(site, site.number) for site in self.worker_sites]
-        self.policy = workshop.policy
+        self.server_sites = [ServerOffice(self, n, r) for n, r in enumerate(builder.roles.servers)]
+        self.worker_sites = [WorkerOffice(self, n, r) for n, r in enumerate(builder.roles.workers)]
+        self.servers = [builder.server(site, site.number) for site in self.server_sites]
+        self.workers = [builder.worker(site, site.number) for site in self.worker_sites]
+        self.policy = builder.policy
         self.keep: Callable[[Mapping[str, Any]], object] | None = None  # saves the run, at a rest
         self._seat_all()
 
@@ -67,13 +67,13 @@ class Offices:
 
     def _failing(self) -> bool:
         """Whether anything that was not finite is known, or will be read: that is not saved."""
-        letters = (
-            letter
+        messages = (
+            message
             for site in self.server_sites
-            for letter in site.desk.inbox
-            if letter.source != LEADER
+            for message in site.desk.inbox
+            if message.source != LEADER
         )
-        failed = any(Asked(*letter.header).failed_step for letter in letters)
+        failed = any(Request(*message.header).failed_step for message in messages)
         return failed or any(server.failed is not None for server in self.servers)
 
     def state(self) -> dict[str, dict[str, Any]]:
@@ -124,90 +124,93 @@ class _Office:
     asked_to_stop = False
     paused_s = 0.0  # evaluations take no virtual time
 
-    def __init__(self, offices: Offices, number: int, rank: int):
-        self.offices, self.number, self.place = offices, number, rank
-        self.desk: Desk = offices.post.desk(rank)
+    def __init__(self, virtual_servers: VirtualServers, number: int, rank: int):
+        self.virtual_servers, self.number, self.place = virtual_servers, number, rank
+        self.desk: Desk = virtual_servers.post.desk(rank)
         self.is_dead = False
 
     def state(self) -> dict[str, Any]:
         """What waits to be read."""
-        return {"dead": self.offices.post.is_dead(self.desk), "inbox": saved(self.desk.inbox)}
+        return {
+            "dead": self.virtual_servers.post.is_dead(self.desk),
+            "inbox": saved(self.desk.inbox),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.is_dead = bool(state["dead"])
         self.desk.inbox.clear()
-        for letter in restored(state.get("inbox", {})):
-            self.desk.put(letter)
+        for message in restored(state.get("inbox", {})):
+            self.desk.put(message)
 
     def now(self) -> float:
-        return self.offices.post.now
+        return self.virtual_servers.post.now
 
-    def receive(self, until: float | None = None) -> Generator[None, None, Letter | None]:
+    def receive(self, until: float | None = None) -> Generator[None, None, Message | None]:
         return (yield from self.desk.receive(until))
 
     def _post(self, to: "_Office", header: Any, payload: np.ndarray | None) -> None:
         nbytes = HEADER_B + (0 if payload is None else payload.nbytes)
-        number, desk, post = self.number, to.desk, self.offices.post
+        number, desk, post = self.number, to.desk, self.virtual_servers.post
         post.carry(
             self.place, desk, nbytes,
-            lambda: desk.put(Letter(number, header, payload, post.now)),
+            lambda: desk.put(Message(number, header, payload, post.now)),
         )  # fmt: skip
 
 
 class ServerOffice(_Office):
     """A virtual server's place."""
 
-    def __init__(self, offices: Offices, number: int, rank: int):
-        super().__init__(offices, number, rank)
+    def __init__(self, virtual_servers: VirtualServers, number: int, rank: int):
+        super().__init__(virtual_servers, number, rank)
         self._verdicts: deque[Verdict] = deque()  # on their way here, which keep their order
 
     def announce(self, verdict: Verdict) -> None:
-        for office in self.offices.server_sites[1:]:
+        for office in self.virtual_servers.server_sites[1:]:
             office.expect(self.place, verdict)
 
     def expect(self, source: int, verdict: Verdict) -> None:
         """It is on its way from that rank."""
         self._verdicts.append(verdict)
-        self.offices.post.carry(source, self.desk, HEADER_B, self._take_verdict)
+        self.virtual_servers.post.carry(source, self.desk, HEADER_B, self._take_verdict)
 
     def _take_verdict(self) -> None:
-        self.desk.put(Letter(LEADER, self._verdicts.popleft(), None, self.now()))
+        self.desk.put(Message(LEADER, self._verdicts.popleft(), None, self.now()))
 
     def send(self, worker: int, header: Answer, payload: np.ndarray) -> None:
-        self._post(self.offices.worker_sites[worker], header, payload.copy())
+        self._post(self.virtual_servers.worker_sites[worker], header, payload.copy())
 
     def notify(self, worker: int) -> None:
-        office = self.offices.worker_sites[worker]
+        office = self.virtual_servers.worker_sites[worker]
         number = self.number
-        self.offices.post.carry(
+        self.virtual_servers.post.carry(
             self.place, office.desk, HEADER_B, lambda: office.take_notice(number)
         )
 
     def busy(self, octets: int) -> Steps:
-        seconds = octets * self.offices.post.network.sum_s_per_B
+        seconds = octets * self.virtual_servers.post.network.sum_s_per_B
         if seconds:
             yield from self.desk.sleep(seconds)
 
     def record(self, row: dict[str, float]) -> None:
-        self.offices.record_update(row)
+        self.virtual_servers.record_update(row)
 
     def rest(self, server: Server) -> Steps:
-        self.offices.post.quiet = self.offices.rest
+        self.virtual_servers.post.quiet = self.virtual_servers.rest
         yield  # for ever: the one who goes on after the rest is another
 
     def evaluate(self, server: Server, final: bool) -> Steps:
         label = FINAL if final else server.step
         ema = None if server.ema is None else server.ema.average.copy()
         flat = server.parameters.copy()
-        self.offices.evaluator.add(label, server.index, flat, ema, facts(server))
+        self.virtual_servers.evaluator.add(label, server.index, flat, ema, facts(server))
         yield from ()
 
 
 class WorkerOffice(_Office):
     """A virtual worker's place. `rank` and `size` are those among the workers."""
 
-    def __init__(self, offices: Offices, number: int, rank: int):
-        super().__init__(offices, number, rank)
+    def __init__(self, virtual_servers: VirtualServers, number: int, rank: int):
+        super().__init__(virtual_servers, number, rank)
         self.rank = number
         self.abandoned = False
         self._watched: set[int] = set()
@@ -217,7 +220,7 @@ class WorkerOffice(_Office):
 
     @property
     def size(self) -> int:
-        return len(self.offices.worker_sites)
+        return len(self.virtual_servers.worker_sites)
 
     def state(self) -> dict[str, Any]:
         times = {"step": self._step, "began_s": self._began, "computed_s": self._computed}
@@ -262,7 +265,7 @@ class WorkerOffice(_Office):
     def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
         marks = Marks()
         work(marks.progress, None if ready is None else marks.ready)
-        seconds, began = self.offices.pace(self.number, self._step), self.now()
+        seconds, began = self.virtual_servers.step_timer(self.number, self._step), self.now()
         if isinf(seconds):
             yield from self.desk.die()
         self.abandoned = False
@@ -280,8 +283,8 @@ class WorkerOffice(_Office):
     def updating(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def send(self, server: int, header: Asked, payload: np.ndarray | None) -> None:
-        self._post(self.offices.server_sites[server], header, payload)
+    def send(self, server: int, header: Request, payload: np.ndarray | None) -> None:
+        self._post(self.virtual_servers.server_sites[server], header, payload)
 
     def lap(self) -> dict[str, float]:
         now = self.now()
@@ -290,4 +293,4 @@ class WorkerOffice(_Office):
         return times | vars(self._counters)
 
     def record(self, step: int, columns: dict[str, float]) -> None:
-        self.offices.record_step(self.place, step, columns)
+        self.virtual_servers.record_step(self.place, step, columns)

@@ -11,11 +11,11 @@ from mpisgd import cli
 from mpisgd.servers.messages import Push
 from mpisgd.servers.server import Server
 from mpisgd.worlds.mpi import CommunicatorSite
-from mpisgd.worlds.mpi_servers import WorkerBench
+from mpisgd.worlds.mpi_servers import MpiWorkerSite
 
 number, rank, step = map(int, sys.argv[1:4])
 begin_step = CommunicatorSite.begin_step
-begin_work = WorkerBench.begin_step
+begin_work = MpiWorkerSite.begin_step
 update = Server.update
 
 
@@ -32,7 +32,7 @@ def begin(site: CommunicatorSite, at: int) -> None:
     interrupt(site.rank, at)
 
 
-def work(bench: WorkerBench, at: int) -> None:
+def work(bench: MpiWorkerSite, at: int) -> None:
     begin_work(bench, at)
     interrupt(bench.inner.rank, at)
 
@@ -44,7 +44,7 @@ def count(server: Server, batch: Sequence[Push]) -> None:
 
 
 CommunicatorSite.begin_step = begin  # type: ignore[method-assign]
-WorkerBench.begin_step = work  # type: ignore[method-assign]
+MpiWorkerSite.begin_step = work  # type: ignore[method-assign]
 Server.update = count  # type: ignore[method-assign]
 sys.argv[1:] = sys.argv[4:]
 sys.exit(cli.main())

@@ -14,7 +14,7 @@ from typing import Any
 from mpisgd import cli
 from mpisgd.mpi import session
 from mpisgd.servers.evaluation import Evaluator
-from mpisgd.servers.roles import Workshop
+from mpisgd.servers.roles import Builder
 from mpisgd.store.remote import RemoteWriter
 from mpisgd.values.errors import UsageError
 
@@ -82,17 +82,17 @@ def faulty_update(server: Any, fault: str, step: int) -> None:
 
 def main() -> int:
     fault, role, number, step = *sys.argv[1:3], int(sys.argv[3]), int(sys.argv[4])
-    make = getattr(Workshop, role)
+    make = getattr(Builder, role)
     if fault == "evaluation":
         evaluate_long(step)
 
-    def made(workshop: Workshop, site: Any, index: int) -> Any:
-        who = make(workshop, site, index)
+    def made(builder: Builder, site: Any, index: int) -> Any:
+        who = make(builder, site, index)
         if index == number and site is not None and fault != "evaluation":
             (faulty_model if role == "worker" else faulty_update)(who, fault, step)
         return who
 
-    setattr(Workshop, role, made)
+    setattr(Builder, role, made)
     begin = RemoteWriter.__init__
 
     def begun(writer: RemoteWriter, *arguments: Any, **options: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mpisgd import cli
-from mpisgd.checkpoint.keeper import Keeper
+from mpisgd.checkpoint.writer import CheckpointWriter
 from mpisgd.drivers import mpi
 
 
@@ -115,16 +115,16 @@ def main() -> int:
             worker.model = Faulty(worker, fault, step)
         return worker
 
-    save = Keeper.write
+    save = CheckpointWriter.write
 
-    def save_faulty(keeper: Keeper, meta: Any, *told: Any) -> None:
+    def save_faulty(checkpoint_writer: CheckpointWriter, meta: Any, *told: Any) -> None:
         if meta["step"] >= step:
             print("now", flush=True)
             FAULTS[fault]()
-        save(keeper, meta, *told)
+        save(checkpoint_writer, meta, *told)
 
     if fault.startswith("saving"):
-        Keeper.write = save_faulty  # type: ignore[method-assign]
+        CheckpointWriter.write = save_faulty  # type: ignore[method-assign]
     else:
         mpi.build_worker = build_faulty
     return cli.main(["train", *sys.argv[4:]])

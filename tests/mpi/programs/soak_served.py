@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mpisgd import cli
-from mpisgd.worlds.channels import Port
-from mpisgd.worlds.mpi_servers import Crew
+from mpisgd.worlds.channels import Channel
+from mpisgd.worlds.mpi_servers import Scheduler
 
 SLACK = {"objects": 400, "kB": 1024, "letters that wait": 8, "sends under way": 8}
 SEEN: list[dict[str, int]] = []
@@ -25,28 +25,28 @@ def sizes() -> dict[str, int]:
     return {
         "objects": len(gc.get_objects()),
         "kB": 4 * pages,
-        "letters that wait": sum(len(site.port._came) for site in sites),
+        "letters that wait": sum(len(site.channel._came) for site in sites),
         "sends under way": sum(len(s._snapshots._sends) + len(s._verdicts._sends) for s in relays),
     }
 
 
 def main() -> int:
     every = int(sys.argv[1])
-    begin, take = Crew.__init__, Port._take
+    begin, take = Scheduler.__init__, Channel._take
     count = 0
 
-    def begun(crew: Crew) -> None:
-        begin(crew)
-        CREWS.append(crew)
+    def begun(scheduler: Scheduler) -> None:
+        begin(scheduler)
+        CREWS.append(scheduler)
 
-    def taken(port: Port, letter: Any) -> None:
+    def taken(channel: Channel, message: Any) -> None:
         nonlocal count
-        take(port, letter)
+        take(channel, message)
         count += 1
         if count % every == 0:
             SEEN.append(sizes())
 
-    Crew.__init__, Port._take = begun, taken  # type: ignore[method-assign]
+    Scheduler.__init__, Channel._take = begun, taken  # type: ignore[method-assign]
     code = cli.main(["train", *sys.argv[2:]])
     quarter = len(SEEN) // 4
     assert quarter >= 2, "too short a run"

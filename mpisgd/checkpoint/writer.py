@@ -10,7 +10,7 @@ from mpisgd.checkpoint.rests import Rests
 from mpisgd.checkpoint.resume import Resumed
 
 
-class Keeper:
+class CheckpointWriter:
     """`identity`: what each file says of the run. `written`: how many there were so far."""
 
     def __init__(self, saving: Saving, identity: Mapping[str, Any], resumed: Resumed | None = None):
@@ -46,7 +46,7 @@ class Keeper:
         self.written += 1
 
 
-class Keeping(NamedTuple):
+class Checkpointing(NamedTuple):
     """What a driver is told of checkpoints: where and when, whose they are, from where it goes
     on."""
 
@@ -54,9 +54,9 @@ class Keeping(NamedTuple):
     identity: Mapping[str, Any]
     resumed: Resumed | None = None
 
-    def keeper(self) -> Keeper:
+    def checkpoint_writer(self) -> CheckpointWriter:
         """In the process that writes. Files of a run that is begun anew go."""
-        return Keeper(self.saving, self.identity, self.resumed)
+        return CheckpointWriter(self.saving, self.identity, self.resumed)
 
     def before_rows_are_cut(self) -> None:
         """In the process that opens the result file: what counts rows that go, goes first."""
