@@ -27,7 +27,7 @@ from allreduce.simulate.events import Cluster
 from mpisgd.mpi import mpiexec
 from mpisgd.mpi.lab import Lab
 from mpisgd.values import tables
-from mpisgd.values.sizes import parse_size, parse_sizes
+from mpisgd.values.units import parse_size, parse_sizes
 
 LONGEST_S = 600  # of a calibration, or of a run of the benchmark
 REPEATED = 4  # all-reduces that are simulated in a row; the last counts

@@ -21,7 +21,7 @@ from mpisgd.mpi import mpiexec
 from mpisgd.mpi.lab import Lab
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
-from mpisgd.values.sizes import parse_rate
+from mpisgd.values.units import parse_rate
 
 ALGORITHMS = ("tree", "double-tree", "butterfly", "halving-doubling", "ring")
 COLUMNS = (

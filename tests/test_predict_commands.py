@@ -145,7 +145,7 @@ def test_nothing_heavy_is_imported():
     ("words", "place"),
     [
         (("--ranks", "0"), "--ranks '0'"),
-        (("--ranks", "4:2"), "--ranks '2'"),
+        (("--ranks", "4:2"), "--ranks '4:2'"),
         (("--ranks", "x"), "--ranks"),
         (("--net", "resnet"), "--net 'resnet'"),
         (("--allreduce", "star"), "--allreduce 'star'"),
@@ -409,9 +409,9 @@ def test_sizes_refuse(text):
 
 
 def test_a_number_too_small_for_its_unit_is_told_the_smallest():
-    with pytest.raises(UsageError, match="--x '1e-310': a number > 1e-30 and <= "):
+    with pytest.raises(UsageError, match="--x '1e-310': too small: at least 1e-30"):
         duration("--x", "1e-310", open_low=True)
-    with pytest.raises(UsageError, match="--x '-1': a number > 0 and <= "):
+    with pytest.raises(UsageError, match=r"--x '-1': a time such as .* more than 0 s"):
         duration("--x", "-1", open_low=True)
 
 

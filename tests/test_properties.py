@@ -23,7 +23,7 @@ from mpisgd.experiment.experiment import Experiment, flag, from_file
 from mpisgd.predict.costs import COSTS, allreduce_s
 from mpisgd.predict.networks import TOPOLOGIES
 from mpisgd.predict.networks import Network as Servers
-from mpisgd.values import quantities, sizes
+from mpisgd.values import quantities, units
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import duration, number, whole
 
@@ -150,7 +150,7 @@ def test_numbers_are_those_that_people_write(value):
         refused(whole(0, 99).read, "--x", value), refused(number(0, 99).read, "--x", value),
         refused(duration(0.5).read, "--x", value), refused(quantities.number, "--x", value),
         refused(quantities.whole, "--x", value), refused(quantities.duration, "--x", value),
-        refused(sizes.parse_size, text, "--x"), refused(sizes.parse_rate, text, "--x"),
+        refused(units.parse_size, text, "--x"), refused(units.parse_rate, text, "--x"),
     ]  # fmt: skip
     for result in found:
         if result is not None:
@@ -165,7 +165,7 @@ def test_numbers_are_those_that_people_write(value):
 def test_lists_of_numbers_are_bounded(text, low):
     ranks = refused(quantities.ranks, "--ranks", text)
     assert ranks is None or (1 <= len(ranks) <= 10_000 and min(ranks) >= 1)
-    found = refused(sizes.parse_sizes, text, "--sizes")
+    found = refused(units.parse_sizes, text, "--sizes")
     assert found is None or all(0 <= size <= 2**62 for size in found)
 
 

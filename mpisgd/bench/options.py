@@ -9,7 +9,7 @@ from allreduce.errors import ScheduleError
 from allreduce.measure import Rule
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import duration, number, whole, wholes
-from mpisgd.values.sizes import parse_sizes
+from mpisgd.values.units import parse_sizes
 
 
 def rule(arguments: argparse.Namespace) -> Rule:

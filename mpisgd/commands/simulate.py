@@ -20,8 +20,8 @@ from mpisgd.predict import calibration
 from mpisgd.store.target import check_not_read
 from mpisgd.values import quantities
 from mpisgd.values.errors import UsageError
-from mpisgd.values.sizes import parse_rate, parse_size, parse_sizes
 from mpisgd.values.tables import FORMATS, render
+from mpisgd.values.units import parse_rate, parse_size, parse_sizes
 
 MOST_RANKS = 8192  # as with `train --virtual`: the transfers of a ring grow with the square
 THOUSAND = 1000  # a bare K, M, G is decimal here: 102M is the 102e6 bytes of the DaSGD paper

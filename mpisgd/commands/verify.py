@@ -9,7 +9,7 @@ from allreduce.algorithms import ALGORITHMS, build
 from allreduce.errors import ScheduleError
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
-from mpisgd.values.options import whole
+from mpisgd.values.quantities import ranks
 
 COLUMNS = (
     "algorithm", "ranks", "rounds", "transfers", "segments", "verdict",
@@ -26,30 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify every combination; exit code 1 if any schedule is wrong."""
-    sizes, names = rank_counts(arguments.ranks), algorithm_names(arguments.algorithms)
+    sizes, names = (
+        ranks("--ranks", arguments.ranks, most=4096),
+        algorithm_names(arguments.algorithms),
+    )
     rows = [_check(name, size) for name in names for size in sizes]
     wrong = [row for row in rows if row["verdict"] != "right"]
     print(tables.render(COLUMNS, rows, arguments.format))
     print(f"{len(rows)} schedules verified, {len(wrong)} wrong", file=sys.stderr)
     return 1 if wrong else 0
-
-
-def rank_counts(text: str, option: str = "--ranks") -> list[int]:
-    """From `1:4,8`: [1, 2, 3, 4, 8]. UsageError for anything else."""
-    allowed = "numbers of ranks such as 8, 1:64 or 1:17,127, each in 1..4096"
-    count = whole(1, 4096)
-    sizes: list[int] = []
-    for part in text.split(","):
-        low, colon, high = part.partition(":")
-        try:
-            first = count.parse(low)
-            last = count.parse(high) if colon else first
-        except ValueError:
-            raise UsageError(option, text, allowed) from None
-        if last < first:
-            raise UsageError(option, text, allowed)
-        sizes += range(first, last + 1)
-    return sizes
 
 
 def algorithm_names(text: str, option: str = "--algorithms") -> list[str]:

@@ -14,7 +14,7 @@ from mpisgd.data.augment import AUGMENTS
 from mpisgd.experiment import step_times, stragglers
 from mpisgd.models import HIDDEN, MODELS
 from mpisgd.training.learning_rates import SCHEDULES
-from mpisgd.values import options, sizes
+from mpisgd.values import options, units
 from mpisgd.values.errors import UsageError, nearest
 
 # Bytes in a bucket of minibatch-overlap. A message of n bytes wastes 1 / (1 + n / (alpha / beta))
@@ -35,7 +35,7 @@ def _size() -> options.Kind:
 
     def parse(value: Any) -> int:
         try:
-            nbytes = sizes.parse_size(str(value))
+            nbytes = units.parse_size(str(value))
         except UsageError:  # it cannot name the place
             raise ValueError from None
         if nbytes < 1:

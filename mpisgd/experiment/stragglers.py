@@ -26,7 +26,8 @@ from typing import NoReturn
 import numpy as np
 
 from mpisgd.values.errors import UsageError
-from mpisgd.values.options import Kind, plain
+from mpisgd.values.options import Kind
+from mpisgd.values.units import plain
 
 STREAM = 0x736C_6F77  # apart from every other use of the seed
 BLOCK = 512  # draws made at once

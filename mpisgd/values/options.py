@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from mpisgd.values.errors import UsageError
-
-LONGEST_S = 1e9  # 30 years: longer, and sums of times stop being exact
-SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
+from mpisgd.values.units import LONGEST_S, plain, seconds
 
 
 class Kind(NamedTuple):
@@ -24,13 +22,6 @@ class Kind(NamedTuple):
             raise
         except (ValueError, TypeError, OverflowError):
             raise UsageError(place, value, self.allowed) from None
-
-
-def plain(value: Any) -> Any:
-    """`value`, unless it is a text that only Python takes for a number: 1_000, other scripts'
-    digits. Raises ValueError."""
-    _require(not isinstance(value, str) or (value.isascii() and "_" not in value))
-    return value
 
 
 def whole(low: int, high: int | None = None) -> Kind:
@@ -66,17 +57,16 @@ def number(low: float, high: float = math.inf, *, above: bool = False) -> Kind:
     return Kind(allowed, parse)
 
 
-def duration(low: float = 0.0) -> Kind:
-    """Seconds, from `20ms`, `0.5s`, `2min` or a plain number of seconds."""
+def duration(low: float = 0.0, *, above: bool = False) -> Kind:
+    """Seconds as units.seconds reads them, at least `low`; `above`: greater than it."""
 
     def parse(value: Any) -> float:
-        text = str(value).strip()
-        unit = next((u for u in sorted(SECONDS, key=len, reverse=True) if text.endswith(u)), "")
-        seconds = float(plain(text.removesuffix(unit))) * SECONDS.get(unit, 1.0)
-        _require(not isinstance(value, bool) and low <= seconds <= LONGEST_S)
-        return seconds
+        result = seconds(value)
+        _require(result > low if above else result >= low)
+        return result
 
-    allowed = f"a time such as 20ms, 1.5s or 2min, at least {low:g} s, at most {LONGEST_S:g} s"
+    least = f"more than {low:g} s" if above else f"at least {low:g} s"
+    allowed = f"a time such as 20ms, 1.5s or 2min, {least}, at most {LONGEST_S:g} s"
     return Kind(allowed, parse)
 
 

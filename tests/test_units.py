@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from mpisgd.values import options, quantities
 from mpisgd.values.errors import UsageError
-from mpisgd.values.sizes import parse_rate, parse_size, parse_sizes
+from mpisgd.values.units import parse_rate, parse_size, parse_sizes
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,19 @@ def test_rates():
     for wrong in ("", "fast", "0", "-1Gbps", "20Gb", "nan"):
         with pytest.raises(UsageError, match="--bandwidth"):
             parse_rate(wrong, "--bandwidth")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5ns", 5e-9),
+        ("30us", 30e-6),
+        ("20ms", 20e-3),
+        ("1.5s", 1.5),
+        ("2min", 120.0),
+        ("1h", 3600.0),
+    ],
+)
+def test_one_table_of_units_serves_every_option_that_is_a_time(text, expected):
+    assert options.duration().read("--step-time", text) == pytest.approx(expected, rel=1e-15)
+    assert quantities.duration("--latency", text) == options.duration().read("--step-time", text)

@@ -1,4 +1,4 @@
-"""Sizes and rates as users write them: `102M`, `64KiB`, `4:64M`, `20Gbps`, `16GB/s`.
+"""Times, sizes and rates as users write them: `20ms`, `102M`, `64KiB`, `4:64M`, `20Gbps`.
 
 Sizes in bytes: kB, MB, GB are powers of 1000, KiB, MiB, GiB powers of 1024, always. A bare K, M or
 G is what the command says: 1024 where messages are measured (`bench`, as in the OSU benchmarks),
@@ -7,12 +7,35 @@ G is what the command says: 1024 where messages are measured (`bench`, as in the
 
 import math
 import re
+from typing import Any
 
 from mpisgd.values.errors import UsageError
+
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+LONGEST_S = 1e9  # 30 years: longer, and sums of times stop being exact
 
 _SIZE = re.compile(r"(\d{1,30}(?:\.\d*)?)\s*(?:([kKMG])(i?B)?|B)?", re.ASCII)
 _RATE = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?:([kKMGT]?)(bps|bit|B/s|Bps))?", re.ASCII)
 _POWERS = {None: 0, "": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def plain(value: Any) -> Any:
+    """`value`, unless it is a text that only Python takes for a number: 1_000, other scripts'
+    digits. Raises ValueError."""
+    if isinstance(value, str) and not (value.isascii() and "_" not in value):
+        raise ValueError
+    return value
+
+
+def seconds(value: Any) -> float:
+    """From `20ms`, `0.5s`, `2min`, `30ns` or a plain number of seconds. Raises ValueError for what
+    is no time, or longer than LONGEST_S."""
+    text = str(value).strip()
+    unit = next((u for u in sorted(SECONDS, key=len, reverse=True) if text.endswith(u)), "")
+    result = float(plain(text.removesuffix(unit))) * SECONDS.get(unit, 1.0)
+    if isinstance(value, bool) or not result <= LONGEST_S:
+        raise ValueError
+    return result
 
 
 def parse_size(text: str, place: str = "size", *, thousand: int = 1024) -> int:
