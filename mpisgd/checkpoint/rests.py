@@ -1,6 +1,6 @@
 """When a run rests to be saved."""
 
-from mpisgd.checkpoint.options import Saving
+RUN = "run"  # the section of a checkpoint that is no rank's own
 
 
 class Rests:
@@ -10,9 +10,9 @@ class Rests:
     average, and all rest at the end of the step in which that arrives.
     """
 
-    def __init__(self, saving: Saving, since_s: float = 0.0):
+    def __init__(self, every_steps: int | None, every_s: float | None, since_s: float = 0.0):
         """`since_s`: the time of the last rest, on the run's clock."""
-        self.every_steps, self.every_s, self.since_s = saving.every_steps, saving.every_s, since_s
+        self.every_steps, self.every_s, self.since_s = every_steps, every_s, since_s
         self.asked = False
 
     def asks(self, rank: int, now_s: float) -> bool:

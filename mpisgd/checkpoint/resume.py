@@ -12,8 +12,6 @@ from mpisgd.experiment.experiment import Experiment
 from mpisgd.store.target import partial_path
 from mpisgd.values.errors import UsageError
 
-RUN = "run"  # the section of what is no rank's own
-
 
 class Resumed(NamedTuple):
     """A checkpoint that a run goes on from. `state`: of the rank that asks; `checkpoint`, `notes`

@@ -71,4 +71,4 @@ class Checkpointing(NamedTuple):
 
     def rests(self, since_s: float) -> Rests:
         """One rank's; `since_s`: the run's time, at its beginning or where it goes on."""
-        return Rests(self.saving, since_s)
+        return Rests(self.saving.every_steps, self.saving.every_s, since_s)

@@ -195,7 +195,7 @@ class _Replay:
         versions = self._versions(key)
         if any(version > self.servers[server].version for server, version in versions.items()):
             return False
-        from mpisgd.training.worker import clip
+        from mpisgd.training.gradient import clip
 
         worker = key[0]
         who = self.workers[worker]

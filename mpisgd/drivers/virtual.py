@@ -16,7 +16,7 @@ from allreduce.errors import AllreduceError, Stalled
 from allreduce.network import Network, network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
-from mpisgd.checkpoint.resume import RUN
+from mpisgd.checkpoint.rests import RUN
 from mpisgd.checkpoint.writer import Checkpointing
 from mpisgd.commands.train import progress_bar, report
 from mpisgd.data import Dataset

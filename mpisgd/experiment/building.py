@@ -18,8 +18,9 @@ class Place(NamedTuple):
     size: int
 
 
-def build_worker(experiment: Experiment, dataset: Any, site: Any) -> Any:
-    """The Worker of one rank: model, data, optimiser on its site. `experiment` is resolved."""
+def build_worker(experiment: Experiment, dataset: Any, site: Any, rests: Any = None) -> Any:
+    """The Worker of one rank: model, data, optimiser on its site. `experiment` is resolved;
+    `rests`: when it is saved (checkpoint.rests)."""
     from mpisgd.data.shards import Sampler
     from mpisgd.training import optimisers
     from mpisgd.training.worker import CONTROL, Worker
@@ -28,15 +29,14 @@ def build_worker(experiment: Experiment, dataset: Any, site: Any) -> Any:
     parameters = build_parameters(experiment, model, CONTROL)
     optimiser, ema = build_rule(experiment, parameters.flat)
     steps = experiment.steps or 1
-    worker = Worker(
+    return Worker(
         site, model, dataset,
         Sampler(dataset.samples, site.size, experiment.batch, experiment.seed),
         optimiser, optimisers.schedule(experiment.rate_schedule, experiment.scaled_rate, steps),
         steps,
         parameters, ema, experiment.evaluate_every or 0,
+        clip=experiment.clip, augment=build_augment(experiment, dataset), rests=rests,
     )  # fmt: skip
-    worker.clip, worker.augment = experiment.clip, build_augment(experiment, dataset)
-    return worker
 
 
 def build_model(experiment: Experiment, dataset: Any, rank: int, size: int) -> Any:

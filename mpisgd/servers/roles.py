@@ -8,6 +8,7 @@ import numpy as np
 
 from mpisgd.algorithms import OPTIONS, WORKING
 from mpisgd.algorithms.policies import POLICIES, Policy
+from mpisgd.checkpoint.rests import Rests
 from mpisgd.data import Dataset
 from mpisgd.data.shards import Sampler
 from mpisgd.experiment.building import build_augment, build_model, build_parameters, build_rule
@@ -77,8 +78,8 @@ class Builder:
         sizes = [view.size for view in self.parameters.views.values()]
         self.shards = shards(sizes, len(self.roles.servers))
 
-    def server(self, site: Any, index: int) -> Server:
-        """Server number `index` on its site."""
+    def server(self, site: Any, index: int, rests: Rests | None = None) -> Server:
+        """Server number `index` on its site. `rests`: when the run is saved."""
         experiment, steps = self.experiment, self.experiment.steps or 1
         flat = self.parameters.flat[self.shards[index]].copy()
         optimiser, ema = build_rule(experiment, flat)
@@ -86,20 +87,19 @@ class Builder:
         return Server(
             site, index, flat, len(self.roles.workers), optimiser, rate, steps, self.policy, ema,
             experiment.evaluate_every or 0, consistent=experiment.reads == "consistent",
+            rests=rests,
         )  # fmt: skip
 
     def worker(self, site: Any, number: int) -> ServedWorker:
         """Worker `number` on its site."""
         experiment, count = self.experiment, len(self.roles.workers)
         sampler = Sampler(self.dataset.samples, count, experiment.batch, experiment.seed)
-        worker = ServedWorker(
+        return ServedWorker(
             site, self._model(number), self.dataset, sampler, self.parameters.like(), self.shards,
             requeue=bool(experiment.requeue), layerwise=experiment.push == "layerwise",
-            ahead=bool(experiment.prefetch),
+            ahead=bool(experiment.prefetch), clip=experiment.clip,
+            augment=build_augment(experiment, self.dataset),
         )  # fmt: skip
-        worker.clip = experiment.clip
-        worker.augment = build_augment(experiment, self.dataset)
-        return worker
 
     def evaluator(self, store: Any = None) -> Evaluator:
         """What evaluates the shards together."""

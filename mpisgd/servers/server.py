@@ -65,8 +65,10 @@ class Server:
         ema: EMA | None = None,
         evaluate_every: int = 0,
         consistent: bool = False,
+        rests: "Rests | None" = None,
     ):
-        """`parameters`: (shard,) flat, updated in place; `steps`, `consistent`: see above."""
+        """`parameters`: (shard,) flat, updated in place; `steps`, `consistent`: see above.
+        `rests`: when the run is saved, which server 0 decides."""
         self.site, self.index, self.parameters = site, index, parameters
         self.optimiser, self.rate, self.ema, self.policy = optimiser, rate, ema, policy
         self.goal, self.evaluate_every = steps * policy.step, evaluate_every
@@ -75,7 +77,7 @@ class Server:
         self.waiting: dict[int, Push] = {}
         self.lost: set[int] = set()
         self.asked = False  # to stop
-        self.defers = False  # until server 0 says so: the run is saved first
+        self.defers = rests is not None and index > 0  # to server 0, until the run is saved
         self.stopping = False  # as asked, or because of a failure
         self.failed: tuple[int, int] | None = None  # (step, worker) where all was not finite
         self.samples_computed = self.samples_used = 0
@@ -85,7 +87,7 @@ class Server:
         self._noticed: set[int] = set()
         self._verdicts: deque[Verdict] = deque()
         self._ended = False  # server 0 has ended early
-        self.rests: Rests | None = None  # on server 0: when the run is saved
+        self.rests = rests if index == 0 else None
         self._greets = set(self._open)  # workers that are sent parameters they did not ask for
         self._dismissing = self._saved = False  # taking leave; saved before that
         self.steps_done = np.zeros((2, workers), int)  # of each worker: answered, and used

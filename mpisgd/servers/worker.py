@@ -1,7 +1,7 @@
 """What a worker of parameter servers may ask for: pull, compute, push."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -9,11 +9,13 @@ import numpy as np
 from allreduce.errors import Stalled
 from mpisgd.checkpoint.state import copy_into
 from mpisgd.data import Dataset
+from mpisgd.data.augment import Augment
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
 from mpisgd.servers.messages import Answer, Message, Request
+from mpisgd.training.gradient import GradientWorker, NotFinite
 from mpisgd.training.parameters import Parameters
-from mpisgd.training.worker import NotFinite, Worker
+from mpisgd.training.site import Ready, Work
 
 Steps = Generator[None, None, None]
 
@@ -27,12 +29,19 @@ SERVERS = ("_open", "_awaited", "_pushed")
 
 
 class ServedSite(Protocol):
-    """A worker's place in a world, beside what every Site has."""
+    """A worker's place in a world. `rank` and `size` are those among the workers."""
 
     rank: int
     size: int
+    asked_to_stop: bool
     paused_s: float
     abandoned: bool  # the last computation was given up: every server watched had sent a notice
+
+    def begin_step(self, step: int) -> None:
+        """Start the step's clocks."""
+
+    def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
+        """As Site.compute; given up on the way if it is in vain."""
 
     def receive(self, until: float | None = None) -> Generator[None, None, Message | None]:
         """The next reply of any server."""
@@ -60,7 +69,7 @@ class Fate(NamedTuple):
     staleness: int = -1
 
 
-class ServedWorker(Worker):
+class ServedWorker(GradientWorker):
     """A worker whose parameters live with servers. `rank` is its number among the workers.
 
     To each server one gradient is outstanding at most. With `ahead`, the next is computed while it
@@ -69,7 +78,7 @@ class ServedWorker(Worker):
 
     def __init__(
         self,
-        site: Any,
+        site: ServedSite,
         model: Model,
         dataset: Dataset,
         sampler: Sampler,
@@ -79,10 +88,12 @@ class ServedWorker(Worker):
         requeue: bool = False,
         layerwise: bool = False,
         ahead: bool = False,
+        clip: float | None = None,
+        augment: Augment | None = None,
     ):
         """`shards`: which part of the flat parameters each server has. `layerwise`: a shard's
         gradient leaves as soon as the backward pass has all of it."""
-        super().__init__(site, model, dataset, sampler, None, None, 0, parameters)  # type: ignore[arg-type]
+        super().__init__(site, model, dataset, sampler, parameters, clip, augment)
         self.shards, self.requeue = shards, requeue
         self.layerwise, self.ahead = layerwise, ahead
         self.versions = [-1] * len(shards)  # of the parameters, by shard
@@ -120,16 +131,15 @@ class ServedWorker(Worker):
         self.step, self._fresh = self.step + 1, False
         self._read = list(self.versions)
         self.site.begin_step(self.step)
-        self.site.watch(self._open)  # type: ignore[attr-defined]
+        self.site.watch(self._open)
         return True
 
-    def compute_gradient(
-        self, weighted: bool = False, age: int = 0, ready: Callable[[int], object] | None = None
-    ) -> Steps:
-        """See Worker.compute_gradient; parts that are ready are pushed if they are to be."""
+    def compute_gradient(self) -> Steps:
+        """Of this step's batch, at the parameters that were pulled; parts that are ready are
+        pushed if they are to be."""
         if self.layerwise:
-            self.samples, ready = len(self.indices()), self._push_ready
-        yield from super().compute_gradient(weighted, age, ready)
+            self.samples = len(self.indices())
+        yield from self.compute(self.parameters, self._push_ready if self.layerwise else None)
 
     def push(self) -> None:
         """The gradient to every server that goes on; nothing but word if it was given up."""
@@ -182,15 +192,14 @@ class ServedWorker(Worker):
     def _push_ready(self, low: int) -> None:
         """The shards whose gradient is final, now that all of it from `low` on is. Shard 0 is the
         last in any case: it goes when the loss is known."""
-        site: Any = self.site
         for server in sorted(self._open - self._pushed - {0}, reverse=True):
             if self.shards[server].start >= low:
                 self._send(server, loss=0.0)
                 self._pushed.add(server)
-                site.unwatch(server)
+                self.site.unwatch(server)
 
     def _push_rest(self) -> None:
-        abandoned: bool = self.site.abandoned  # type: ignore[attr-defined]
+        abandoned = self.site.abandoned
         for server in sorted(self._open - self._pushed):
             self._send(server, self.loss, abandoned)
         self._pushed.clear()
@@ -199,21 +208,20 @@ class ServedWorker(Worker):
             self.gradient, self._spare = self._spare, self.gradient
 
     def _send(self, server: int, loss: float, abandoned: bool = False) -> None:
-        site: Any = self.site
         if self.first_not_finite:
             own = self.first_not_finite, self.rank
             self._failed = min(own, self._failed) if self._failed[0] else own
         header = Request(
             self.step, self._read[server], 0 if abandoned else self.samples, loss,
-            int(abandoned), *self._failed, int(self.stopping), site.paused_s,
+            int(abandoned), *self._failed, int(self.stopping), self.site.paused_s,
         )  # fmt: skip
         part = self.gradient.flat[self.shards[server]]
-        site.send(server, header, None if abandoned else part)
+        self.site.send(server, header, None if abandoned else part)
 
     def _hear(self) -> Generator[None, None, Fate]:
         """Until every server has answered: what became of the gradient they had."""
         while self._awaited:
-            message = yield from self.site.receive()  # type: ignore[attr-defined]
+            message = yield from self.site.receive()
             if message is None:
                 waited = ", ".join(map(str, sorted(self._awaited)))
                 raise Stalled(f"worker {self.rank} waits for server {waited} in vain")
@@ -228,8 +236,7 @@ class ServedWorker(Worker):
         self._awaited.discard(server)
         self.parameters.flat[self.shards[server]] = payload
         self.versions[server] = int(answer.version)
-        site: Any = self.site
-        site.paused_s = max(site.paused_s, answer.paused_s)
+        self.site.paused_s = max(self.site.paused_s, answer.paused_s)
         self.stopping |= bool(answer.stop)
         if answer.failed_step:
             failed = int(answer.failed_step), int(answer.failed_worker)
@@ -241,9 +248,8 @@ class ServedWorker(Worker):
         """The step's own row is there; `fate`: of the first that has none."""
         if self._fresh:
             return
-        site: Any = self.site
-        samples = 0 if site.abandoned else self.samples
-        self._rows.append((self.step, {"loss": self.loss, "samples": samples} | site.lap()))
+        samples = 0 if self.site.abandoned else self.samples
+        self._rows.append((self.step, {"loss": self.loss, "samples": samples} | self.site.lap()))
         if fate is not None:
             self._record(fate)
         if not self.requeue or self.fate.used:
@@ -253,7 +259,7 @@ class ServedWorker(Worker):
         self.fate = fate
         step, columns = self._rows.popleft()
         told = {"used": int(fate.used > 0), "staleness": fate.staleness}
-        self.site.record(step, columns | told)  # type: ignore[attr-defined]
+        self.site.record(step, columns | told)
 
 
 def _order(item: tuple[str, Any]) -> int:

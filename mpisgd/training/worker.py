@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpisgd.checkpoint.rests import Rests
 from mpisgd.checkpoint.state import copy_into
 from mpisgd.data import Dataset
 from mpisgd.data.augment import Augment
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
+from mpisgd.training.gradient import GradientWorker, NotFinite
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.site import PendingAllreduce, Site
 
 if TYPE_CHECKING:
-    from mpisgd.checkpoint.rests import Rests
     from mpisgd.training.buckets import Buckets
 
 CONTROL = 3
@@ -27,16 +28,13 @@ merge, without a message of its own."""
 Steps = Generator[None, None, None]
 
 
-class NotFinite(ArithmeticError):
-    """A loss or gradient was not finite; every rank stops before the merge that would spread it."""
-
-
-class Worker:
+class Worker(GradientWorker):
     """One rank's model, data and optimiser.
 
-    `parameters`, `gradient`: Parameters with CONTROL extra elements. `step`: the last step begun,
-    counted from 1; `last`: where to stop.
+    `parameters`, `gradient`: Parameters with CONTROL extra elements. `last`: where to stop.
     """
+
+    site: Site
 
     def __init__(
         self,
@@ -50,31 +48,21 @@ class Worker:
         parameters: Parameters,
         ema: EMA | None = None,
         evaluate_every: int = 0,
+        *,
+        clip: float | None = None,
+        augment: Augment | None = None,
+        rests: Rests | None = None,
     ):
-        self.site, self.rank, self.size = site, site.rank, site.size
-        self.model, self.dataset, self.sampler = model, dataset, sampler
+        """`rests`: when the run is saved; `clip`, `augment`: as of GradientWorker."""
+        super().__init__(site, model, dataset, sampler, parameters, clip, augment)
         self.optimiser, self.rate, self.ema = optimiser, rate, ema
-        self.parameters, self.gradient = parameters, parameters.like()
-        self.step, self.last = 0, steps
-        self.evaluate_every = evaluate_every
-        self.stopping = False
+        self.last, self.evaluate_every, self.rests = steps, evaluate_every, rests
         self.equal = True  # all ranks hold the same parameters, by construction
         self.mean_gradient = False  # `gradient` holds the mean over ranks
-        self.loss, self.samples = 0.0, 0
-        self.first_not_finite = 0  # the step, 0 while all is finite
-        self.loss_sum, self.loss_samples = 0.0, 0  # since the last evaluation
-        self.clip: float | None = None  # the largest norm of a rank's gradient
-        self.augment: Augment | None = None  # what is done to a batch before it is used
         self.past: deque[Parameters] = deque()  # earlier parameters, see `remember`
         self.age = 0  # of the last gradient, in updates
-        self.rests: Rests | None = None  # when to be saved
         self.means: list[Mean] = []  # in the order in which they were named
         self._saved_means: Mapping[str, Any] = {}  # by that order, until they are named again
-
-    @property
-    def batch_index(self) -> int:
-        """Which batch is this step's."""
-        return self.step
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do."""
@@ -90,46 +78,18 @@ class Worker:
 
         `weighted`: times this batch's share of the global one, so that the mean over ranks is the
         mean over samples. `age`: at the parameters of so many updates ago, see `remember`.
-        `ready(low)`: called during the backward pass, whenever `gradient.flat[low:]` is final;
-        it cannot go with `clip`, which needs the whole.
+        `ready`: see `compute`.
         """
         parameters = self.past[-1 - age] if age else self.parameters
-        inputs, targets = self.batch(self.batch_index)
-
-        def work(progress: Callable[[float], object], told: Callable[[int], object] | None) -> None:
-            self.loss = self.model.gradient(
-                parameters, inputs, targets, self.gradient, progress, told
-            )
-
-        if ready is not None:
-            ready = self._checking(ready, weighted)
-        yield from self.site.compute(work, len(targets), ready)
-        self.samples, self.mean_gradient = len(targets), False
-        self.loss_sum += self.loss * self.samples
-        self.loss_samples += self.samples
-        self._note(np.isfinite(self.loss) and (ready is not None or finite(self.gradient.flat)))
-        if self.clip is not None:
-            clip(self.gradient.flat, self.clip)
-        self.age = age
-        if weighted and ready is None:
-            weigh(self.gradient.flat, self._share())
+        share = self._share() if weighted else 1.0
+        yield from self.compute(parameters, ready, share)
+        self.mean_gradient, self.age = False, age
 
     def remember(self, most: int) -> None:
         """Keep the parameters as they are, and those of the `most` times before."""
         copy = self.past.popleft() if len(self.past) > most else self.parameters.like()
         copy.flat[...] = self.parameters.flat
         self.past.append(copy)
-
-    def indices(self) -> np.ndarray:
-        """The samples of this step's batch."""
-        return self.sampler.indices(self.batch_index, self.rank)
-
-    def batch(self, batch_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets of this rank's batch number `deal`, augmented if asked for."""
-        inputs, targets = self.dataset.batch(self.sampler.indices(batch_index, self.rank))
-        return inputs if self.augment is None else self.augment(
-            inputs, batch_index, self.rank
-        ), targets
 
     def update(self, gradient: np.ndarray) -> None:
         """One optimiser step with `gradient` (flat)."""
@@ -260,50 +220,10 @@ class Worker:
 
         return Buckets(self, nbytes)
 
-    def _note(self, all_finite: bool) -> None:
-        """Remember the first step where something was not."""
-        if not all_finite and not self.first_not_finite:
-            self.first_not_finite = self.step
-
     def _share(self) -> float:
         """What this rank's batch counts in a mean over ranks."""
         sizes = self.sampler.batch_sizes(self.batch_index)
         return sizes[self.rank] * self.size / sum(sizes) if len(set(sizes)) > 1 else 1.0
-
-    def _checking(self, ready: Callable[[int], object], weighted: bool) -> Callable[[int], object]:
-        """`ready`, after the new part was checked and weighed: later, other ranks' values are in
-        it."""
-        high, share = self.gradient.size, self._share() if weighted else 1.0
-
-        def checked(low: int) -> None:
-            nonlocal high
-            part = self.gradient.flat[low:high]
-            self._note(finite(part))
-            weigh(part, share)
-            high = low
-            ready(low)
-
-        return checked
-
-
-def finite(flat: np.ndarray) -> bool:
-    """Whether all of `flat` is. A sum of finite numbers is, but for overflow: then look at each."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(flat.sum()) or np.isfinite(flat).all())
-
-
-def weigh(flat: np.ndarray, share: float) -> None:
-    """Multiply in place, unless by 1."""
-    if share != 1.0:
-        np.multiply(flat, flat.dtype.type(share), out=flat)
-
-
-def clip(flat: np.ndarray, most: float) -> None:
-    """Scale `flat` down, in place, to the norm `most` if its own is larger."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        norm = float(np.sqrt(np.dot(flat, flat)))
-    if most < norm < np.inf:
-        np.multiply(flat, flat.dtype.type(most / norm), out=flat)
 
 
 def first_not_finite(steps: Sequence[int]) -> NotFinite:

@@ -44,15 +44,18 @@ class Clock:
         *,
         chunks: int = 1,
         seed: int = 0,
+        keep: Callable[[list[Worker]], object] | None = None,
     ):
-        """`step_time(rank, step)`: seconds of a gradient; `seed`: of the network's noise."""
+        """`step_time(rank, step)`: seconds of a gradient; `seed`: of the network's noise; `keep`
+        saves the run, at a rest."""
         self.size, self.network, self.schedule = schedule.size, network, schedule
         self.step_time, self.chunks, self.recorders = step_time, chunks, recorders
         self.seed, self.collectives = seed, 0  # made so far: the noise of each has its number
         self.cluster = Cluster(network, self.size, seed)
         self.times = [0.0] * self.size
         self.asked_to_stop = False
-        self.keep: Callable[[list[Worker]], object] | None = None  # saves the run, at a rest
+        self.keep = keep
+        self.evaluated: Parameters | None = None  # the mean that was evaluated last
         self._resting: list[Worker] = []
         self._rested: deque[int] = deque()  # ranks that go on after a rest
         self.groups: list[_Group] = []
@@ -140,6 +143,7 @@ class Clock:
         if any(steps) and not worker.equal:
             raise first_not_finite(steps)
         mean = _mean([s.parameters for s in snapshots], self.schedule, equal=worker.equal)
+        self.evaluated = mean
         ema = None
         if worker.ema is not None:
             ema = _mean([s.ema for s in snapshots if s.ema is not None], self.schedule, equal=False)

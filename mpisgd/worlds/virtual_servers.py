@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpisgd.algorithms.servers import serve, work
-from mpisgd.checkpoint.resume import RUN
+from mpisgd.checkpoint.rests import RUN, Rests
 from mpisgd.checkpoint.state import flatten, unflatten
 from mpisgd.experiment.stragglers import StepTimer
 from mpisgd.servers.evaluation import FINAL, Evaluator, facts
@@ -40,15 +40,18 @@ class VirtualServers:
         evaluator: Evaluator,
         record_update: Callable[[dict[str, float]], None] = lambda row: None,
         record_step: Callable[[int, int, dict[str, float]], None] = lambda rank, step, row: None,
+        keep: Callable[[Mapping[str, Any]], object] | None = None,
+        rests: Rests | None = None,
     ):
+        """`keep` saves the run, at a rest; `rests`: when that is."""
         self.post, self.step_timer, self.evaluator = post, step_timer, evaluator
         self.record_update, self.record_step = record_update, record_step
         self.server_sites = [ServerOffice(self, n, r) for n, r in enumerate(builder.roles.servers)]
         self.worker_sites = [WorkerOffice(self, n, r) for n, r in enumerate(builder.roles.workers)]
-        self.servers = [builder.server(site, site.number) for site in self.server_sites]
+        self.servers = [builder.server(site, site.number, rests) for site in self.server_sites]
         self.workers = [builder.worker(site, site.number) for site in self.worker_sites]
         self.policy = builder.policy
-        self.keep: Callable[[Mapping[str, Any]], object] | None = None  # saves the run, at a rest
+        self.keep = keep
         self._seat_all()
 
     def rest(self) -> None:

@@ -1,0 +1,132 @@
+"""What every worker does, whoever keeps its parameters: its batch, and the gradient of that."""
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+
+from mpisgd.data import Dataset
+from mpisgd.data.augment import Augment
+from mpisgd.data.shards import Sampler
+from mpisgd.models import Model
+from mpisgd.training.parameters import Parameters
+
+Steps = Generator[None, None, None]
+
+
+class NotFinite(ArithmeticError):
+    """A loss or gradient was not finite; every rank stops before the merge that would spread it."""
+
+
+class GradientWorker:
+    """One rank's model, data and gradient.
+
+    `step`: the last step begun, counted from 1; `loss`, `samples`: of the last batch.
+    """
+
+    def __init__(
+        self,
+        site: Any,
+        model: Model,
+        dataset: Dataset,
+        sampler: Sampler,
+        parameters: Parameters,
+        clip: float | None = None,
+        augment: Augment | None = None,
+    ):
+        """`clip`: the largest norm of a rank's gradient; `augment`: what is done to a batch before
+        it is used."""
+        self.site, self.rank, self.size = site, site.rank, site.size
+        self.model, self.dataset, self.sampler = model, dataset, sampler
+        self.parameters, self.gradient = parameters, parameters.like()
+        self.clip, self.augment = clip, augment
+        self.step, self.stopping = 0, False
+        self.loss, self.samples = 0.0, 0
+        self.first_not_finite = 0  # the step, 0 while all is finite
+        self.loss_sum, self.loss_samples = 0.0, 0  # since the last evaluation
+
+    @property
+    def batch_index(self) -> int:
+        """Which batch is this step's."""
+        return self.step
+
+    def compute(
+        self,
+        parameters: Parameters,
+        ready: Callable[[int], object] | None = None,
+        share: float = 1.0,
+    ) -> Steps:
+        """The mean gradient of this step's batch at `parameters`, times `share`, into `gradient`.
+
+        `ready(low)`: called during the backward pass, whenever `gradient.flat[low:]` is final;
+        it cannot go with `clip`, which needs the whole.
+        """
+        inputs, targets = self.batch(self.batch_index)
+
+        def work(progress: Callable[[float], object], told: Callable[[int], object] | None) -> None:
+            self.loss = self.model.gradient(
+                parameters, inputs, targets, self.gradient, progress, told
+            )
+
+        if ready is not None:
+            ready = self._checking(ready, share)
+        yield from self.site.compute(work, len(targets), ready)
+        self.samples = len(targets)
+        self.loss_sum += self.loss * self.samples
+        self.loss_samples += self.samples
+        self._note(np.isfinite(self.loss) and (ready is not None or finite(self.gradient.flat)))
+        if self.clip is not None:
+            clip(self.gradient.flat, self.clip)
+        if ready is None:
+            weigh(self.gradient.flat, share)
+
+    def indices(self) -> np.ndarray:
+        """The samples of this step's batch."""
+        return self.sampler.indices(self.batch_index, self.rank)
+
+    def batch(self, batch_index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of this rank's batch of that number, augmented if asked for."""
+        inputs, targets = self.dataset.batch(self.sampler.indices(batch_index, self.rank))
+        return inputs if self.augment is None else self.augment(
+            inputs, batch_index, self.rank
+        ), targets
+
+    def _note(self, all_finite: bool) -> None:
+        """Remember the first step where something was not."""
+        if not all_finite and not self.first_not_finite:
+            self.first_not_finite = self.step
+
+    def _checking(self, ready: Callable[[int], object], share: float) -> Callable[[int], object]:
+        """`ready`, after the new part was checked and weighed: later, other ranks' values are in
+        it."""
+        high = self.gradient.size
+
+        def checked(low: int) -> None:
+            nonlocal high
+            part = self.gradient.flat[low:high]
+            self._note(finite(part))
+            weigh(part, share)
+            high = low
+            ready(low)
+
+        return checked
+
+
+def finite(flat: np.ndarray) -> bool:
+    """Whether all of `flat` is. A sum of finite numbers is, but for overflow: then look at each."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(flat.sum()) or np.isfinite(flat).all())
+
+
+def weigh(flat: np.ndarray, share: float) -> None:
+    """Multiply in place, unless by 1."""
+    if share != 1.0:
+        np.multiply(flat, flat.dtype.type(share), out=flat)
+
+
+def clip(flat: np.ndarray, most: float) -> None:
+    """Scale `flat` down, in place, to the norm `most` if its own is larger."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = float(np.sqrt(np.dot(flat, flat)))
+    if most < norm < np.inf:
+        np.multiply(flat, flat.dtype.type(most / norm), out=flat)
