@@ -1,13 +1,14 @@
 """The command line: finds the command, sets up its process, turns mistakes into one line."""
 
 import argparse
+import contextlib
 import io
 import os
 import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from mpisgd import __version__
 from mpisgd.values.errors import UsageError, nearest
@@ -62,6 +63,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0, or 2 for a user's mistake."""
+    _keep_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     _limit_blas_threads(words)
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be text
@@ -84,6 +86,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, MemoryError) as error:
         print(f"mpisgd {words[0]}: {str(error) or 'out of memory'}", file=sys.stderr)
         return 1
+
+
+class _Remarks(io.TextIOBase):
+    """Standard error for remarks and bars: where it is closed or full, a run goes on without."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+
+def _keep_streams() -> None:
+    """A standard stream that the caller closed leads nowhere: its number must not become that of
+    a result file. Nothing that is said on standard error ends a run."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if sys.stderr is sys.__stderr__ or sys.__stderr__ is None:
+        sys.stderr = _Remarks(sys.stderr)
 
 
 def _refuse(line: str) -> int:

@@ -1,6 +1,7 @@
 """Ranks for tests: pytest starts mpiexec itself, once for each MPI library there is."""
 
 import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,10 @@ from mpi_ranks import TWO_RANKS, Ranks, of_openmpi, of_system, of_this_environme
 
 # Threads of a BLAS that find no core of their own make tests many times slower. Set before NumPy.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A job in a script's background has SIGINT ignored, and what is ignored stays so: tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", params=["mpich", "openmpi", "system"])

@@ -140,7 +140,7 @@ def test_mistakes_are_named():
 
 
 def test_mpisgd_means_this_environments():
-    assert own(["mpisgd", "verify"]) == [sys.executable, "-m", "mpisgd", "verify"]
+    assert own(["mpisgd", "verify"]) == [sys.executable, "-P", "-m", "mpisgd", "verify"]
     assert own(["echo", "mpisgd"]) == ["echo", "mpisgd"]
 
 

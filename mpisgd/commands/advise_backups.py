@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mpisgd.predict.figures import check
 from mpisgd.store.target import check_not_read
 from mpisgd.values import quantities
+from mpisgd.values.drawing import own_style
 from mpisgd.values.errors import UsageError
 from mpisgd.values.tables import Column, render
 
@@ -221,6 +222,7 @@ def _command(best: Row) -> str:
     return shlex.join(words)
 
 
+@own_style("--figure")
 def draw(path: str, found: list[list[Row]]) -> None:
     """Draw N against the expected time to converge, the minimum marked. Raises UsageError."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -3,7 +3,6 @@
 import argparse
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from itertools import chain
 from types import FrameType
@@ -33,6 +32,7 @@ from mpisgd.training.buckets import exposed
 from mpisgd.training.evaluation import effective_share, row
 from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.values.errors import UsageError
+from mpisgd.values.processes import handle
 from mpisgd.worlds.mpi import Recorder
 from mpisgd.worlds.virtual import Clock
 
@@ -140,9 +140,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-                self._before[number] = signal.signal(number, self._receive)
+        self._before = handle((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1), self._receive)
         return self
 
     def __exit__(self, *error: object) -> None:

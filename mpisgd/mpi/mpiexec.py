@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from mpisgd.values.errors import UsageError
+from mpisgd.values.processes import handle, python
 
 # What `mpiexec --version` says, in lower case; everything else is "other".
 KINDS = {"mpich": ("hydra", "mpich"), "openmpi": ("open mpi", "openrte", "prrte", "prterun")}
@@ -135,9 +135,7 @@ class Job:
         )
 
     def __enter__(self) -> "Job":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                self._handlers[number] = signal.signal(number, self._signalled)
+        self._handlers = handle((signal.SIGTERM, signal.SIGHUP), self._signalled)
         return self
 
     def __exit__(
@@ -236,7 +234,7 @@ def find(path: str | None = None) -> Launcher:
 def own(argv: Sequence[str]) -> list[str]:
     """`argv`, where a first word `mpisgd` means the package that runs now."""
     if argv and argv[0] == "mpisgd":
-        return [sys.executable, "-m", "mpisgd", *argv[1:]]
+        return python("mpisgd", *argv[1:])
     return list(argv)
 
 

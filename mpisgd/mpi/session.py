@@ -17,6 +17,7 @@ from allreduce.algorithms import build
 from allreduce.errors import Stalled
 from allreduce.plan import Plan
 from mpisgd.values.errors import UsageError
+from mpisgd.values.processes import handle
 
 ANNOUNCED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
 STEP = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")  # of an srun step, when SLURM_PROCID is set too
@@ -195,8 +196,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            self._before[number] = signal.signal(number, self._receive)
+        self._before = handle((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1), self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from mpisgd.values.drawing import own_style
 from mpisgd.values.errors import MissingExtra, UsageError
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -28,6 +29,7 @@ def check(path: str, view: str | None = None) -> None:
         raise MissingExtra("matplotlib", "--figure", "plot")
 
 
+@own_style("--figure")
 def draw(path: str, view: str, rows: list[dict[str, Any]]) -> None:
     """Draw `rows` of the given view into `path`. Raises UsageError for too many panels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -10,7 +10,7 @@ from mpisgd.report import servers
 from mpisgd.report.accounting import PARTS, clock
 from mpisgd.report.collect import Named
 from mpisgd.report.sections import Report
-from mpisgd.values.errors import MissingExtra
+from mpisgd.values.drawing import own_style
 
 WIDTH, HEIGHT = 6.4, 4.0  # inches
 PART_COLOURS = {"compute": "#4477aa", "update": "#66ccee", "poll": "#ccbb44", "wait": "#ee6677"}
@@ -19,12 +19,9 @@ MARKERS = "osD^vP*X"
 SHARDS = 4  # of a run, in one figure
 
 
+@own_style()
 def draw(report: Report) -> dict[str, Any]:
     """File name -> matplotlib Figure, for what the report has data for. Raises MissingExtra."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise MissingExtra("matplotlib", "drawing figures", "plot") from None
     tables = {section.name: section.rows for section in report.sections}
     figures: dict[str, Any] = {}
     for time in ("wall", "virtual"):
@@ -37,6 +34,7 @@ def draw(report: Report) -> dict[str, Any]:
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
+@own_style()
 def encoded(figure: Any, form: str) -> bytes:
     """The figure as PNG, SVG or PDF; equal data gives equal bytes."""
     import matplotlib

