@@ -34,6 +34,8 @@ COMMANDS = {
     "report": ("mpisgd.commands.report", "compare result files"),
 }
 
+ON_RANKS = {"train", "bench", "calibrate"}  # under mpiexec; all others are one process's affair
+
 BLAS_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -44,13 +46,15 @@ BLAS_VARIABLES = (
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors of one line."""
+    """argparse, with errors of one line. `command`: the one that was asked for."""
+
+    command: str | None = None
 
     def error(self, message: str) -> NoReturn:
         _, unknown, words = message.partition("unrecognized arguments: ")
         if unknown and words.startswith("--"):
             message += nearest(re.split("[= ]", words)[0], self.options())
-        self.exit(_refuse(f"{self.prog}: error: {' '.join(message.split())}"))
+        self.exit(_refuse(self.prog, message, self.command))
 
     def options(self) -> list[str]:
         """All option strings, those of subcommands included."""
@@ -76,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         return int(command.run(arguments) or 0)
     except UsageError as mistake:
-        return _refuse(f"mpisgd {words[0]}: error: {mistake}")
+        return _refuse(f"mpisgd {words[0]}", str(mistake), words[0])
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -124,11 +128,12 @@ def _keep_streams() -> None:
         sys.stderr = _Remarks(sys.stderr)
 
 
-def _refuse(line: str) -> int:
-    """Say what the user got wrong, once for all ranks; the exit code."""
+def _refuse(prog: str, mistake: str, command: str | None) -> int:
+    """Say what the user got wrong, once for all ranks of a command on ranks; the exit code."""
     from mpisgd.mpi import session
 
-    if session.announced_tasks(os.environ) > 1:
+    line = f"{prog}: error: {' '.join(mistake.split())}"
+    if command in ON_RANKS and session.announced_tasks(os.environ) > 1:
         session.refuse_together(line)
     else:
         print(line, file=sys.stderr, flush=True)
@@ -142,10 +147,12 @@ def _parser(words: Sequence[str]):
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     named = next((word for word in words if not word.startswith("-")), None)
     command = None
+    parser.command = named
     for name, (module, summary) in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         if name == named:
             command = import_module(module)
+            sub.command = named
             command.add_arguments(sub)
     return parser, command
 

@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         with ExitStack() as locks:
             return _run_virtual(experiment, ranks, arguments, saving, locks)
     comm = session.world()
-    return session.guarded(comm, partial(_run_locked, comm, experiment, arguments, saving))
+    work = partial(_run_locked, comm, experiment, arguments, saving)
+    return session.guarded(comm, work, experiment.deadline_s)
 
 
 def check_world(experiment: Experiment, virtual: bool) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -16,6 +17,7 @@ import numpy as np
 from allreduce.algorithms import build
 from allreduce.errors import Stalled
 from allreduce.plan import Plan
+from mpisgd.mpi.watch import begin, watched
 from mpisgd.values.errors import UsageError
 from mpisgd.values.processes import handle
 
@@ -26,15 +28,26 @@ TEXT = 256  # bytes a rank can tell the others
 GRACE = 5.0  # s from a signal to the abort, if no merge has stopped the run by then
 HAND_ON = 0.5  # s the launcher gets to hand on what a rank said, before the abort cuts it off
 ECHO = 1.5  # s a stalled rank lets the others say whom they wait for: the chain names the culprit
+START_S = 60.0  # s until all ranks have started MPI, and one more for each
+PATIENCE = 10  # deadlines until all have come to the end: rank 0 may have a file to complete
 LEFT_EARLY, NOT_FINITE = 1, 3  # exit codes
 
 
-def world() -> Any:
-    """COMM_WORLD. UsageError if a launcher started several tasks but MPI sees only one."""
-    from mpi4py import MPI
+def world(mistake: str = "") -> Any:
+    """COMM_WORLD, once all ranks have come; `mistake`: what to say as well if they don't.
+
+    UsageError if a launcher started several tasks but MPI sees only one.
+    """
+    tasks = announced_tasks(os.environ)
+    seconds = START_S + tasks
+    rank = f"mpisgd: rank {rank_told()} of {tasks}"
+    words = (
+        f"{rank} has waited {seconds:g} s in MPI_Init for others, which have ended or are stopped"
+    )
+    with watched(f"{mistake}\n{words}".lstrip(), seconds) if tasks > 1 else nullcontext():
+        from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    tasks = announced_tasks(os.environ)
     if comm.Get_size() == 1 and tasks > 1:
         library = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split())[:60]
         raise UsageError(
@@ -64,10 +77,10 @@ def announced_tasks(environment: Mapping[str, str]) -> int:
     return next((int(v) for v in values if v.isascii() and v.isdigit() and int(v) > 0), 1)
 
 
-def speaks() -> bool:
-    """Whether this process is the one to print, told before MPI has started."""
+def rank_told() -> int:
+    """This process's rank as its launcher tells it, before MPI has started; 0 if it does not."""
     values = (os.environ.get(name, "") for name in RANKS)
-    return next((int(v) for v in values if v.isascii() and v.isdigit()), 0) == 0
+    return next((int(v) for v in values if v.isascii() and v.isdigit()), 0)
 
 
 def texts(comm: Any, text: str, deadline: float = 60.0) -> list[str]:
@@ -97,9 +110,9 @@ def refuse_together(line: str) -> None:
     their `agree`. Rank 0 prints, its own `line` first.
     """
     try:
-        comm = world()
+        comm = world(line)
     except UsageError:  # each is a world of its own
-        if speaks():
+        if rank_told() == 0:
             print(line, file=sys.stderr, flush=True)
         return
     told = texts(comm, line)
@@ -117,8 +130,8 @@ def agree_on(comm: Any, what: str, value: str, deadline: float = 60.0) -> None:
             raise UsageError(f"ranks 0 and {rank} were started with different {what}")
 
 
-def guarded(comm: Any, main: Callable[[], int]) -> int:
-    """`main()`, a rank's whole work; its exit code.
+def guarded(comm: Any, main: Callable[[], int], deadline: float = 60.0) -> int:
+    """`main()`, a rank's whole work; its exit code. `deadline`: s, of what ranks wait for.
 
     UsageError, NotFinite and an exit code come on all ranks at once: rank 0 says so, all leave.
     Anything else comes on one rank only: it prints its reason and aborts the job, or the others
@@ -126,8 +139,7 @@ def guarded(comm: Any, main: Callable[[], int]) -> int:
     """
     try:
         code = _told(comm, main)
-        if code:
-            _leave_together(comm)
+        _leave_together(comm, deadline)
         return code
     except BrokenPipeError:
         if comm.Get_size() > 1:  # nobody reads rank 0 any more: no reason to give
@@ -155,9 +167,14 @@ def _told(comm: Any, main: Callable[[], int]) -> int:
         return NOT_FINITE
 
 
-def _leave_together(comm: Any) -> None:
-    """Wait for all: a launcher may end a job, and its output, at the first exit with an error."""
-    texts(comm, "")
+def _leave_together(comm: Any, deadline: float = 60.0) -> None:
+    """Wait for all: a launcher may end a job, and its output, at the first exit with an error. From
+    here to the end there is only MPI_Finalize, which is watched."""
+    texts(comm, "", PATIENCE * deadline)
+    rank, size = comm.Get_rank(), comm.Get_size()
+    if size > 1:
+        told = f"mpisgd: rank {rank} of {size} has waited {deadline:g} s in MPI_Finalize for others"
+        begin(told, deadline)
 
 
 def _command() -> str:
