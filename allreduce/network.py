@@ -16,7 +16,6 @@ TCP streams do, and a send that needs no handshake is complete once it is posted
 
 import math
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from allreduce import files
 from allreduce.errors import AllreduceError
 
 LINKS_PER_PATH = 6
@@ -270,12 +270,9 @@ def network(name_or_path: str) -> Network:
             f"no network named {name_or_path!r}: choose from {', '.join(PRESETS)}, or a .toml file"
         )
     try:
-        with open(name_or_path, "rb") as file:
-            values = tomllib.load(file)
-    except OSError as error:
-        raise NetworkError(f"network file {name_or_path!r}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise NetworkError(f"network file {name_or_path!r} is no TOML: {error}") from None
+        values = files.toml(name_or_path)
+    except files.Unreadable as error:
+        raise NetworkError(f"network file {name_or_path!r}: {error}") from None
     values.pop("calibration", None)
     base = values.pop("preset", "ideal")
     if base not in PRESETS:

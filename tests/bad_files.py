@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import pickle
 import struct
 import zipfile
@@ -22,6 +23,11 @@ TEXTS = {
     "digits.toml": f"batch = {'9' * 5000}\n",
     "deep.toml": "x = " + "[" * 50_000,
     "same-key.toml": "lr = 1\nlr = 2\n",
+    "key.toml": ".".join("a" * 20_000) + " = 1\n",
+    "quoted-key.toml": "[" + " . ".join(["'a b'"] * 50) + "]\n",
+    "large.json": "[" + " " * (1 << 20) + "]",
+    "large.toml": "#" * (1 << 20) + "\n",
+    "hex.toml": f"batch = 0x{'f' * 9000}\n",
     "near.toml": "shedule = 'constant'\n",
     "control.toml": "data-path = 'a\\u0000b'\n".replace("'", '"'),
     "local.toml": "algorithm = 'local'\ndelay = 1\n",
@@ -68,6 +74,11 @@ def make(folder: Path) -> None:
         (folder / name).write_text(text)
     (folder / "bytes.toml").write_bytes(b"\xff = 1")
     (folder / "here").mkdir()
+    os.mkfifo(folder / "pipe.toml")
+    os.mkfifo(folder / "pipe.json")
+    (folder / "zero.json").symlink_to("/dev/zero")
+    _arrays(folder)
+    _bombs(folder)
     _idx(folder)
     _npz(folder)
     _cifar(folder)
@@ -123,6 +134,44 @@ def _npz(folder: Path) -> None:
         archive.writestr("../../outside.npy", "x")
 
 
+LABELS = {
+    "signed": np.array([0, 2**63], np.uint64), "all": np.array([0, 2**64 - 1], np.uint64),
+    "many": np.array([0, 2_000_000_000]), "negative": np.array([-1, 0]),
+    "float": np.array([0.5, 1.0]),
+}  # fmt: skip
+
+
+def _arrays(folder: Path) -> None:
+    images = np.zeros((2, 1, 2, 2), np.uint8)
+    for name, labels in LABELS.items():
+        np.savez(folder / f"idx-labels-{name}.npz", x_train=images[:, 0], y_train=labels)
+        there = folder / f"arrays-labels-{name}"
+        there.mkdir()
+        for split in ("train", "test"):
+            np.save(there / f"{split}_inputs.npy", images)
+            np.save(there / f"{split}_targets.npy", labels)
+    (folder / "endless").mkdir()
+    for name, make in (("zero", lambda p: p.symlink_to("/dev/zero")), ("pipe.toml", os.mkfifo)):
+        (folder / "endless" / name).mkdir()
+        make(folder / "endless" / name / "train_inputs.npy")
+        make(folder / "endless" / name / "train-labels-idx1-ubyte")
+        (folder / "endless" / name / "train-images-idx3-ubyte").write_bytes(idx((1, 2, 2)))
+
+
+def _bombs(folder: Path) -> None:
+    """Small files that unpack to gigabytes: members of a gzip file follow one another."""
+    zeros = gzip.compress(bytes(1 << 24), 1)
+    for name in ("idx-bomb", "cifar-bomb"):
+        (folder / name).mkdir()
+    head = gzip.compress(idx((6_500_000, 28, 32), b""))
+    (folder / "idx-bomb" / "train-images-idx3-ubyte.gz").write_bytes(head + zeros * 348)
+    labels = gzip.compress(idx((6_500_000,), b""))
+    (folder / "idx-bomb" / "train-labels-idx1-ubyte.gz").write_bytes(labels)
+    (folder / "cifar-bomb" / "a.bin.gz").write_bytes(zeros * 348)
+    images = np.zeros((300_000, 30, 30), np.uint8)
+    np.savez_compressed(folder / "npz-bomb.npz", x_train=images, y_train=np.zeros(300_000, int))
+
+
 class Evil:
     """Unpickled with pickle.load, it would make a file."""
 
@@ -176,11 +225,22 @@ def _results(folder: Path) -> None:
         "type.h5": lambda file: _replace(file, np.zeros((40, 3), "f4")),
         "shape.h5": lambda file: _replace(file, np.zeros((40, 4))),
         "link.h5": lambda file: _replace(file, h5py.ExternalLink("whole.h5", "/steps/loss")),
+        "bomb.h5": _bomb,
         "group.h5": lambda file: file.__delitem__("evaluation"),
     }.items():
         (folder / name).write_bytes(whole)
         with h5py.File(folder / name, "r+") as file:
             change(file)
+
+
+def _bomb(file: h5py.File) -> None:
+    """Rows of zeros, each of which is there."""
+    for name in ("loss", "wait_s", "poll_s"):
+        del file[f"steps/{name}"]
+        file.create_dataset(
+            f"steps/{name}", (4_000_000, 3), "f8", chunks=(100_000, 3), compression=9
+        )
+    file["rows/steps"][...] = 4_000_000
 
 
 def _replace(file: h5py.File, value: object) -> None:

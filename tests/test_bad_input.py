@@ -18,7 +18,7 @@ CIFAR = RUN + "--data cifar10 --data-path "
 GRID = "submit --dry-run "
 
 TOML = [
-    ("--config bytes.toml", ["bytes.toml", "not TOML", "0xff"]),
+    ("--config bytes.toml", ["bytes.toml", "not UTF-8", "0xff"]),
     ("--config deep.toml", ["deep.toml", "not TOML", "recursion"]),
     ("--config digits.toml", ["digits.toml", "not TOML", "5000 digits"]),
     ("--config same-key.toml", ["same-key.toml", "not TOML", "line 2"]),
@@ -105,7 +105,7 @@ IDX = [
     ("idx-test-size", ["idx-test-size", "differ in size"]),
     ("npz-keys.npz", ["npz-keys.npz", "no array x_train", "['x']"]),
     ("npz-float.npz", ["npz-float.npz", "float64 (4, 2, 2)", "expected uint8"]),
-    ("npz-labels.npz", ["npz-labels.npz", "y_train", "4 labels from 0 up"]),
+    ("npz-labels.npz", ["npz-labels.npz: y_train", "label -1", "0 to 1048575"]),
     ("npz-pickle.npz", ["npz-pickle.npz", "without pickles"]),
     ("npz-text.npz", ["npz-text.npz", "not a readable npz"]),
     ("npz-cut.npz", ["npz-cut.npz", "not a readable npz"]),
@@ -176,8 +176,8 @@ PREDICT = [
     ("--device device-text.toml", ["--device device-text.toml", "peak_GFLOPS", "'fast'"]),
     ("--device device-key.toml", ["--device device-key.toml", "'colour'", "keys are"]),
     ("--device device-short.toml", ["--device device-short.toml", "lacks bandwidth_GBps"]),
-    ("--device deep.toml", ["--device", "'deep.toml'", "not a TOML file"]),
-    ("--device digits.toml", ["--device", "'digits.toml'", "not a TOML file"]),
+    ("--device deep.toml", ["--device", "'deep.toml'", "not TOML", "recursion"]),
+    ("--device digits.toml", ["--device", "'digits.toml'", "not TOML"]),
     ("--device name=x,peak_GFLOPS=1,bandwidth_GBps=0,memory_GB=1", ["bandwidth_GBps '0'", "> 0"]),
     ("--device name=x,peak_GFLOPS=1e-99,bandwidth_GBps=1,memory_GB=1", ["'1e-99'", "too small"]),
     ("--net resnet51", ["--net", "'resnet51'", "resnet50"]),
@@ -264,6 +264,57 @@ CHECKPOINTS = [
     ("--resume whole.h5", ["--resume", "whole.h5", "is no checkpoint"]),
     ("--resume pickle.h5", ["--resume", "pickle.h5", "is no checkpoint"]),
 ]
+# Devices and pipes as files: refused at once, and nobody waits for what never comes.
+ENDLESS = [
+    (words, [words.split()[-1], "is no regular file"])
+    for file in ("/dev/zero", "pipe.toml")
+    for words in (
+        RUN + f"--config {file}",
+        RUN + f"--straggler trace:{file}",
+        f"submit --dry-run {file}",
+        f"replay {file}",
+        RUN + f"--resume {file}",
+        RUN + f"--steps 2 --resume auto --checkpoint {file}",
+    )
+] + [
+    (DATA + f"endless/{name}", ["train-labels-idx1-ubyte", "is missing"])
+    for name in ("zero", "pipe.toml")
+] + [
+    (RUN + f"--data arrays --data-path endless/{name}", ["train_inputs.npy", "no regular file"])
+    for name in ("zero", "pipe.toml")
+] + [
+    (words + "pipe.toml", ["pipe.toml", "is no regular file"])
+    for words in (
+        RUN + "--network ", "simulate --network ", "predict --network ", "predict --device ",
+        RUN + "--step-time ",
+    )
+] + [
+    (f"advise --backups --ranks 4 --step-time 1s --iterations {file}", [file, "no regular file"])
+    for file in ("zero.json", "pipe.json")
+]  # fmt: skip
+BOMBS = [
+    (RUN + "--config key.toml", ["key.toml", "a key of more than 32 parts"]),
+    (RUN + "--config quoted-key.toml", ["quoted-key.toml", "a key of more than 32 parts"]),
+    (RUN + "--config large.toml", ["large.toml", "larger than 1 MiB"]),
+    (RUN + "--config hex.toml", ["hex.toml: batch", "0xfff", "a whole number"]),
+    ("simulate --network key.toml", ["key.toml", "a key of more than 32 parts"]),
+    (GRID + "key.toml", ["key.toml", "a key of more than 32 parts"]),
+    ("advise --backups --ranks 4 --step-time 1s --iterations large.json", ["larger than 1 MiB"]),
+    (DATA + "idx-bomb", ["train-images-idx3-ubyte.gz", "unpack to 5824000000", "no data do"]),
+    (DATA + "idx-bomb --data-samples 100", ["train-images-idx3-ubyte.gz", "no data do"]),
+    (CIFAR + "cifar-bomb --data-samples 100", ["a.bin.gz", "unpack to", "no data do"]),
+    (DATA + "npz-bomb.npz --data-samples 100", ["npz-bomb.npz", "unpack to", "no data do"]),
+    ("replay bomb.h5", ["bomb.h5", "more than the file can hold"]),
+]
+LABELS = [
+    (RUN + f"--data {data} --data-path {data}-labels-{name}{end}", [f"label {value}", words])
+    for data, end in (("idx", ".npz"), ("arrays", ""))
+    for name, value, words in (
+        ("signed", 2**63, "0 to 1048575"), ("all", 2**64 - 1, "0 to 1048575"),
+        ("many", 2_000_000_000, "0 to 1048575"), ("negative", -1, "0 to 1048575"),
+        ("float", 0.5, "whole numbers from 0"),
+    )
+]  # fmt: skip
 OTHERS = [
     ("verify --ranks 1_0", ["--ranks", "'1_0'", "1:64"]),
     ("verify --ranks 1:99999", ["--ranks", "'1:99999'", "1..4096"]),
@@ -305,6 +356,9 @@ TABLE = [
     *with_words("advise ", ADVISE),
     *with_words(GRID, GRIDS),
     *RESULTS,
+    *ENDLESS,
+    *BOMBS,
+    *LABELS,
     *OTHERS,
 ]
 

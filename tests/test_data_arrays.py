@@ -35,7 +35,7 @@ def test_mistakes_name_the_file(tmp_path):
         load("arrays", tmp_path)
     for change, message in {
         "float64": "train_inputs.npy: float64",
-        "negative": "train_targets.npy: int64 .3,.; expected 3 whole numbers",
+        "negative": "train_targets.npy: label -1: labels are 0 to 1048575",
         "pickle": "train_targets.npy: not a readable npy file",
     }.items():
         folder(tmp_path)

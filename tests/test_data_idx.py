@@ -166,9 +166,9 @@ def test_keras_npz_as_file_and_in_a_folder(tmp_path):
         ({"y_train": None}, "no array y_train in it; it has ['x_test', 'x_train', 'y_test']"),
         ({"y_test": None}, "no array y_test"),
         ({"x_train": images(20).astype(float)}, "x_train is float64 (20, 4, 3); expected uint8"),
-        ({"y_train": labels(19)}, "y_train is uint8 (19,); expected 20 labels"),
-        ({"y_train": labels(20).astype(float)}, "y_train is float64"),
-        ({"y_train": labels(20).astype(int) - 1}, "expected 20 labels from 0 up"),
+        ({"y_train": labels(19)}, "y_train: uint8 (19,) (label 0); expected 20 whole numbers"),
+        ({"y_train": labels(20).astype(float)}, "y_train: float64 (20,) (label 0.0)"),
+        ({"y_train": labels(20).astype(int) - 1}, "y_train: label -1: labels are 0 to"),
         ({"y_train": np.array([{}] * 20)}, "not a readable npz file without pickles"),
     ],
 )

@@ -134,7 +134,7 @@ def test_device_refuses(text, words):
 def test_network_refuses(tmp_path):
     broken = tmp_path / "broken.toml"
     broken.write_text("bandwidth_Gbps = \n")
-    with pytest.raises(UsageError, match="not a TOML file"):
+    with pytest.raises(UsageError, match="not TOML"):
         networks.find(str(broken))
     with pytest.raises(UsageError, match="topology 'star'"):
         Network("x", 1.0, topology="star")

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from allreduce.files import regular
 from mpisgd.checkpoint.meta import wrong
 from mpisgd.checkpoint.state import KINDS, flatten, unflatten
 from mpisgd.values.errors import UsageError
@@ -78,7 +79,7 @@ def unwritable(path: Path, error: OSError) -> OSError:
 def peek(path: Path) -> dict[str, Any] | None:
     """What a file says of its run, its states unread; None if it does not say, or not soundly."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with regular(path) as raw, zipfile.ZipFile(raw) as archive:
             if archive.getinfo(META + SUFFIX).compress_type != zipfile.ZIP_STORED:
                 return None
             meta = json.loads(_array(archive.read(META + SUFFIX)).tobytes())
@@ -90,7 +91,7 @@ def peek(path: Path) -> dict[str, Any] | None:
 def claims(path: Path) -> bool:
     """Whether it began as a checkpoint, damaged or not: else it is a file of somebody else's."""
     try:
-        with open(path, "rb") as raw:
+        with regular(path) as raw:
             head = raw.read(HEAD)
     except OSError:
         return False
@@ -134,7 +135,7 @@ class Checkpoint:
         """Raises DamagedCheckpoint; FileNotFoundError if there is none."""
         self.path = Path(path)
         try:
-            with open(self.path, "rb") as raw:
+            with regular(self.path) as raw:
                 if raw.read(len(MAGIC)) != MAGIC:
                     self._damaged("is no checkpoint")
                 with self._archive(raw) as archive:
@@ -152,7 +153,7 @@ class Checkpoint:
     def state(self, section: str) -> dict[str, Any]:
         """The state that was written under this name; {} if there is none."""
         prefix = f"{section}/"
-        with open(self.path, "rb") as raw, self._archive(raw) as archive:
+        with regular(self.path) as raw, self._archive(raw) as archive:
             return unflatten(
                 {
                     name.removeprefix(prefix): _array(archive.read(name + SUFFIX))
@@ -163,7 +164,7 @@ class Checkpoint:
 
     def states(self) -> dict[str, dict[str, Any]]:
         """All states, by their sections."""
-        with open(self.path, "rb") as raw, self._archive(raw) as archive:
+        with regular(self.path) as raw, self._archive(raw) as archive:
             names = [name for name in _names(archive) if "/" in name]
             return unflatten({name: _array(archive.read(name + SUFFIX)) for name in names})
 

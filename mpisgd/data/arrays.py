@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from allreduce.files import regular
 from mpisgd.data import DataOptions, Dataset
+from mpisgd.data.files import check_labels
 from mpisgd.data.split import limited
 from mpisgd.values.errors import UsageError
 
@@ -44,7 +46,7 @@ def load_arrays(name: str, options: DataOptions) -> Dataset:
 def _read(path: Path) -> np.ndarray:
     """The array in a file, mapped. A damaged header can raise nearly anything."""
     try:
-        with path.open("rb") as file:
+        with regular(path) as file:
             if file.read(6) != np.lib.format.MAGIC_PREFIX:
                 raise UsageError(str(path), None, f"not a readable npy file; expected {FORMAT}")
         return np.load(path, mmap_mode="r", allow_pickle=False)
@@ -63,6 +65,4 @@ def _check(folder: Path, split: str, inputs: np.ndarray, targets: np.ndarray) ->
     if inputs.dtype not in (np.uint8, np.float32) or inputs.ndim < 2 or not inputs.size:
         raise UsageError(str(folder / f"{split}_inputs.npy"), None, f"{found}; expected {FORMAT}")
     place = str(folder / f"{split}_targets.npy")
-    if targets.dtype.kind not in "iu" or targets.shape != inputs.shape[:1] or targets.min() < 0:
-        message = f"{targets.dtype} {targets.shape}; expected {len(inputs)} whole numbers from 0"
-        raise UsageError(place, None, message)
+    check_labels(place, targets, len(inputs))

@@ -1,19 +1,25 @@
 """Reading users' files: plain or gzip, every kind of damage as one line that names the file."""
 
 import gzip
+import io
+import os
 import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from allreduce.files import regular
 from mpisgd.values.errors import UsageError
 
 # Deflate cannot do better than 1032:1, so a header that promises more than this is damaged.
 LARGEST_EXPANSION = 1100
+# And no data come near that: what unfolds to more than both of these is made to fill a memory.
+UNPACKED, EXPANSION = 1 << 28, 64  # bytes; times as large as the packed file
+MOST_CLASSES = 1 << 20  # a model has a row of weights for each
 
 
 @contextmanager
@@ -23,12 +29,12 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     Raises UsageError for what goes wrong while it is read inside the context.
     """
     try:
-        with path.open("rb") as raw:
+        with regular(path) as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             if packed:
                 with gzip.GzipFile(fileobj=raw) as unpacked:
-                    yield cast(BinaryIO, unpacked)
+                    yield cast(BinaryIO, io.BufferedReader(_Limited(path, unpacked), 1 << 20))
             else:
                 yield raw
     except EOFError:
@@ -37,6 +43,41 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise UsageError(str(path), None, f"damaged gzip data ({error})") from None
     except OSError as error:
         raise UsageError(str(path), None, error.strerror or str(error)) from None
+
+
+class _Limited(io.RawIOBase):
+    """What is unpacked of a file, up to its limit. UsageError beyond."""
+
+    def __init__(self, path: Path, unpacked: gzip.GzipFile):
+        self._path, self._unpacked, self._read = path, unpacked, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
+        count = self._unpacked.readinto(room)
+        self._read += count
+        check_unpacked(self._path, self._read)
+        return count
+
+
+def check_unpacked(path: Path, size: int) -> None:
+    """UsageError if a packed file unfolds to `size` bytes, more than data would."""
+    packed = os.stat(path).st_size
+    if size > max(UNPACKED, EXPANSION * packed):
+        message = f"its {packed} bytes unpack to {size} or more, as no data do; unpack it yourself"
+        raise UsageError(str(path), None, message)
+
+
+def check_labels(place: str, labels: np.ndarray, count: int) -> None:
+    """UsageError unless these are `count` whole numbers from 0, each of a class that can be."""
+    found = f"{labels.dtype} {labels.shape}"
+    if labels.shape != (count,) or labels.dtype.kind not in "iu":
+        first = f" (label {labels.flat[0]})" if labels.size else ""
+        raise UsageError(place, None, f"{found}{first}; expected {count} whole numbers from 0")
+    wrong = labels[(labels < 0) | (labels >= MOST_CLASSES)]
+    if wrong.size:
+        raise UsageError(place, None, f"label {wrong[0]}: labels are 0 to {MOST_CLASSES - 1}")
 
 
 def fill(stream: BinaryIO, path: Path, target: np.ndarray) -> None:

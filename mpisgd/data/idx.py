@@ -10,8 +10,16 @@ from typing import BinaryIO
 
 import numpy as np
 
+from allreduce.files import regular
 from mpisgd.data import DataOptions, Dataset
-from mpisgd.data.files import LARGEST_EXPANSION, fill, listing, opened
+from mpisgd.data.files import (
+    LARGEST_EXPANSION,
+    check_labels,
+    check_unpacked,
+    fill,
+    listing,
+    opened,
+)
 from mpisgd.data.split import held_back, limited
 from mpisgd.values.errors import UsageError
 
@@ -132,6 +140,8 @@ def _shape(path: Path, kind: str) -> tuple[int, ...]:
         shape = _header(stream, path, kind)
     if math.prod(shape) > LARGEST_EXPANSION * path.stat().st_size:
         raise UsageError(str(path), None, f"truncated: far shorter than its header's {shape}")
+    if path.suffix == ".gz":
+        check_unpacked(path, math.prod(shape))
     return shape
 
 
@@ -157,11 +167,13 @@ def _read_npz(path: Path) -> Pairs:
     """Keras' layout: arrays x_train, y_train and, if there, x_test, y_test."""
     # A damaged zip file can raise nearly anything: BadZipFile, zlib.error, ValueError, KeyError ..
     try:
-        with path.open("rb") as file:
+        with regular(path) as file:
             if file.read(2) != b"PK":
                 raise UsageError(str(path), None, f"not a readable npz file; expected {FORMAT}")
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {key: stored[key] for key in stored.files}
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as stored:
+                check_unpacked(path, sum(entry.file_size for entry in stored.zip.infolist()))
+                arrays = {key: stored[key] for key in stored.files}
     except UsageError:
         raise
     except Exception as error:
@@ -184,7 +196,5 @@ def _pair(
     if images.ndim != 3 or images.dtype != np.uint8 or images.size == 0:
         message = f"{x} is {images.dtype} {images.shape}; expected uint8 (samples, height, width)"
         raise UsageError(str(path), None, message)
-    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu" or labels.min() < 0:
-        message = f"{y} is {labels.dtype} {labels.shape}; expected {len(images)} labels from 0 up"
-        raise UsageError(str(path), None, message)
+    check_labels(f"{path}: {y}", labels, len(images))
     return images, labels

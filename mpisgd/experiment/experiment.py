@@ -1,12 +1,11 @@
 """The experiment: everything that decides a run's numbers, checked before anything starts."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
+from allreduce import files
 from allreduce.algorithms import ALGORITHMS as SCHEDULES_OF
 from mpisgd.algorithms import NAMES, OPTIONS
 from mpisgd.data import DATASETS
@@ -371,8 +370,6 @@ def flag(option: Any) -> str:
 def from_file(path: str) -> dict[str, Any]:
     """The values of a TOML file. UsageError if it cannot be read."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(path, None, error.strerror or "cannot be read") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(path, None, f"not TOML: {error}") from None
+        return files.toml(path)
+    except files.Unreadable as error:
+        raise UsageError(path, None, str(error)) from None

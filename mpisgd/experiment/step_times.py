@@ -5,9 +5,9 @@ the times that `mpisgd calibrate` measured, between its batches by a straight li
 the speed of the largest, below them in the time of the smallest.
 """
 
-import tomllib
 from pathlib import Path
 
+from allreduce import files
 from mpisgd.predict import calibration
 from mpisgd.values.errors import UsageError
 
@@ -71,10 +71,9 @@ def _calibrated(path: Path, batch: int) -> float:
 def _steps(path: Path) -> list[tuple[float, float]]:
     """What was calibrated, by batches. UsageError."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(PLACE, str(path), f"cannot be read: {reason}") from None
+        content = files.toml(path)
+    except files.Unreadable as error:
+        raise UsageError(PLACE, str(path), f"cannot be read: {error}") from None
     try:
         return calibration.steps(content.get("calibration"))
     except ValueError as error:

@@ -20,11 +20,11 @@ import re
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
+from allreduce import files
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import Kind
 from mpisgd.values.units import plain
@@ -32,6 +32,7 @@ from mpisgd.values.units import plain
 STREAM = 0x736C_6F77  # apart from every other use of the seed
 BLOCK = 512  # draws made at once
 LARGEST = 1e6  # number in a specification
+LARGEST_TRACE = 1 << 24  # bytes
 LONGEST = 1e9  # times as long as usual: an infinite time would be that of a dead rank
 ALLOWED = (
     "terms such as 3:5x, 1-3:2x, exponential, shifted:0.5, lognormal:0.5, pareto:1.5:0.1, "
@@ -204,11 +205,11 @@ def _trace(path: str) -> np.ndarray:
     if not path or "\0" in path:
         raise UsageError("--straggler", f"trace:{path}", f"names no file: {allowed}")
     try:
-        text = Path(path).read_text(encoding="utf-8").replace(",", " ")
+        text = files.text(path, LARGEST_TRACE).replace(",", " ")
         rows = [line.partition("#")[0].split() for line in text.splitlines()]
         trace = np.array([[float(plain(word)) for word in row] for row in rows if row])
-    except OSError as error:
-        raise UsageError(f"--straggler trace:{path}", None, error.strerror or allowed) from None
+    except files.Unreadable as error:
+        raise UsageError(f"--straggler trace:{path}", None, f"{error}; {allowed}") from None
     except ValueError:
         raise UsageError(f"--straggler trace:{path}", None, allowed) from None
     if trace.ndim != 2 or not trace.size or not ((trace > 0) & (trace <= LARGEST)).all():

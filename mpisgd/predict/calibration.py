@@ -5,11 +5,10 @@ A quantity is doubtful if its 95 % interval begins at 0, or spans more than a fa
 
 import math
 import sys
-import tomllib
 from collections.abc import Container
-from pathlib import Path
 from typing import Any
 
+from allreduce import files
 from mpisgd.values.errors import UsageError
 
 STEP = "step_s"  # seconds of a step at each of `batches`
@@ -22,8 +21,8 @@ def table(network: str | None) -> dict[str, Any]:
     if network is None or not network.endswith(".toml"):
         return {}
     try:
-        found = tomllib.loads(Path(network).read_text(encoding="utf-8")).get("calibration", {})
-    except (OSError, ValueError, RecursionError):
+        found = files.toml(network).get("calibration", {})
+    except files.Unreadable:
         return {}
     _check(f"{network}: [calibration]", found)
     return found

@@ -14,11 +14,11 @@ A curve from two points is an assumption; the last two are models, in units of t
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from allreduce import files
 from mpisgd.values.errors import UsageError
 from mpisgd.values.quantities import number, whole
 
@@ -87,9 +87,9 @@ def _points(text: str) -> dict[int, float]:
 def _read(path: str) -> dict[int, float]:
     allowed = 'JSON: {"N": iterations, ...}, or rows with `needed` and `iterations`'
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(PLACE, path, error.strerror or allowed) from None
+        found = json.loads(files.text(path))
+    except files.Unreadable as error:
+        raise UsageError(PLACE, path, f"{error}; {allowed}") from None
     except (ValueError, RecursionError):
         raise UsageError(PLACE, path, allowed) from None
     pairs: list[tuple[Any, Any]] = []

@@ -6,10 +6,9 @@ Infiniband by their nominal rates (Infiniband of 70 Gbps: PALEO's public code); 
 first rows have no latency, as in PALEO and the DaSGD paper; the others carry a typical one.
 """
 
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 
+from allreduce import files
 from allreduce import network as links
 from allreduce.errors import AllreduceError
 from allreduce.network import PRESETS
@@ -85,8 +84,8 @@ def _of_the_simulator(path: str) -> bool:
     if not path.endswith(".toml"):
         return False
     try:
-        keys = tomllib.loads(Path(path).read_text(encoding="utf-8")).keys()
-    except (OSError, ValueError, RecursionError):
+        keys = files.toml(path).keys()
+    except files.Unreadable:
         return False
     return bool({"preset", "bandwidth_Bps"} & keys)
 

@@ -1,12 +1,12 @@
 """Devices and networks as a user describes them: a preset, a TOML file or `key=value` pairs."""
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from allreduce import files
 from mpisgd.values.errors import UsageError
 
 Record = TypeVar("Record")
@@ -47,9 +47,6 @@ def build(kind: type[Record], values: Mapping[str, Any], place: str) -> Record:
 
 def _read(path: str, place: str) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise UsageError(place, path, str(error.strerror)) from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(place, path, f"not a TOML file: {error}") from None
+        return files.toml(path)
+    except files.Unreadable as error:
+        raise UsageError(place, path, str(error)) from None

@@ -5,6 +5,7 @@ every dataset must have the type and the dimensions of the schema.
 """
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -14,15 +15,17 @@ from typing import Any, NamedTuple, NoReturn
 import h5py
 import numpy as np
 
+from allreduce.files import regular
 from mpisgd.store import superblock, texts
 from mpisgd.store.schema import KINDS, ROOT, SCHEMA_VERSION, Field, counter, fields
 from mpisgd.store.target import partial_path
 from mpisgd.values.errors import UsageError
 
 MOST_RANKS = 1 << 20
-# gzip shrinks at most about 1,032 to 1, so a file that claims more is damaged or malicious.
-MOST_EXPANSION = 2000
-ALLOWANCE = 1 << 24
+# gzip shrinks at most about 1,032 to 1, and measured times hardly: a file that claims more than the
+# smaller of these is damaged or malicious.
+MOST_EXPANSION, ALLOWANCE = 2000, 1 << 24
+LIKELY_EXPANSION, LIKELY_SIZE = 64, 1 << 28
 
 
 class DamagedFile(UsageError):
@@ -64,6 +67,7 @@ class Run:
                 self._fields = {field.path: field for field in fields(self.kind)}
                 self._datasets = {f.path: self._check(f) for f in self._fields.values()}
                 self.rows = {f.path: self._count(f) for f in self._fields.values()}
+                self._check_size()
                 self.config = self._text("config")
                 if self.kind == "train" and (reason := texts.wrong(self.config, self.ranks)):
                     self.damaged(f"/config: {reason}")
@@ -131,9 +135,6 @@ class Run:
         rows = self.rows[path]
         with self.guard():
             dataset = self._datasets[path]
-            size = dataset.dtype.itemsize * max(1, rows) * int(np.prod(dataset.shape[1:]))
-            if size > self._size * MOST_EXPANSION + ALLOWANCE:
-                self.damaged(f"/{path} claims {size} bytes, more than the file can hold")
             values = dataset[:rows]
             if len(values) == rows:
                 return values
@@ -191,6 +192,17 @@ class Run:
             self.damaged(f"/{field.path} has shape {here.shape}, not {list(dims)}")
         return here
 
+    def _check_size(self) -> None:
+        """What all columns together take in memory can be in the file."""
+        size = 0
+        for path, dataset in self._datasets.items():
+            if dataset.shape[0]:
+                row = dataset.dtype.itemsize * math.prod(map(int, dataset.shape[1:]))
+                size += row * max(1, self.rows[path])
+        likely = max(self._size * LIKELY_EXPANSION, LIKELY_SIZE)
+        if size > min(self._size * MOST_EXPANSION + ALLOWANCE, likely):
+            self.damaged(f"claims {size} bytes, more than the file can hold")
+
     def _count(self, field: Field) -> int:
         """The valid rows of a dataset: what its counter says."""
         path = counter(field)
@@ -246,12 +258,11 @@ class Table(Mapping[str, np.ndarray]):
 def _open(path: Path) -> h5py.File:
     """The file, opened to read, also while it is written or as a killed writer left it."""
     try:
-        with open(path, "rb") as file:
+        with regular(path) as file:
             block = file.read(superblock.LENGTH)
             size = file.seek(0, os.SEEK_END)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DamagedFile(str(path), None, reason) from error
+    except OSError as error:
+        raise DamagedFile(str(path), None, error.strerror or str(error)) from error
     if not block:
         raise DamagedFile(str(path), None, "is empty")
     if not block.startswith(superblock.SIGNATURE):

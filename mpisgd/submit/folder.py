@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from allreduce import files
 from mpisgd.store.target import partial_path
 from mpisgd.submit import queue
 from mpisgd.submit.runs import GridRun
@@ -110,9 +111,9 @@ def finished_in(run: GridRun, folder: Path) -> bool:
 def _number(record: Path) -> str | None:
     """The number of a job on record."""
     try:
-        number = record.read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
+        number = files.text(record).strip()
+    except files.Unreadable as error:
+        if not os.path.lexists(record):
+            return None
         raise UsageError(str(record), None, f"can't be read: {error}") from None
-    return number if number.isdigit() else None
+    return number if number.isascii() and number.isdigit() else None

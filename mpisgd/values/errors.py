@@ -34,6 +34,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _shown(value: object) -> str:
     """`value` on one line, short enough to read."""
-    text = repr(value) if isinstance(value, str) else str(value)
+    try:
+        text = repr(value) if isinstance(value, str) else str(value)
+    except ValueError:  # thousands of digits
+        text = hex(value) if isinstance(value, int) else type(value).__name__
     text = " ".join(text.split())
     return text if len(text) <= 200 else text[:197] + "..."

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from mpisgd.values.errors import UsageError
 from mpisgd.values.units import LONGEST_S, plain, seconds
 
+LARGEST = 2**63 - 1  # whole number, where no other bound is named
+
 
 class Kind(NamedTuple):
     """How a value is read: `parse` returns it or raises ValueError; `allowed` says what may be."""
@@ -31,7 +33,7 @@ def whole(low: int, high: int | None = None) -> Kind:
     def parse(value: Any) -> int:
         number = int(plain(value)) if isinstance(value, str) else value
         _require(isinstance(number, int) and not isinstance(number, bool))
-        _require(number >= low and (high is None or number <= high))
+        _require(low <= number <= (LARGEST if high is None else high))
         return number
 
     return Kind(allowed, parse)
