@@ -34,6 +34,7 @@ AVERAGING: dict[str, dict[str, Any]] = {
     "dasgd": {"algorithm": "dasgd", "tau": 4, "delay": 2, "ema": 0.8},
     "dasgd-0": {"algorithm": "dasgd", "tau": 3, "delay": 0, "momentum": 0.0},
     "dasgd-tau": {"algorithm": "dasgd", "tau": 2, "delay": 2, "merge": "delta", "chunks": 2},
+    "slowmo": {"algorithm": "slowmo", "tau": 3, "outer_momentum": 0.7, "outer_rate": 0.9},
     "stale": {"algorithm": "stale", "staleness": 3, "ramp": 4, "clip": 1.0},
 }
 SERVED: dict[str, dict[str, Any]] = {

@@ -47,7 +47,7 @@ def test_the_help_of_train_is_in_groups(capsys):
     text = capsys.readouterr().out
     titles = [line[:-1] for line in text.splitlines() if line.endswith(":") and line[0] != " "]
     assert titles[:7] == ["options", *GROUPS]
-    assert "--tau N               local steps between averages [4] (local, dasgd): a" in text
+    assert "--tau N               local steps between averages [4] (local, dasgd," in text
     assert "true or false" not in text
 
 

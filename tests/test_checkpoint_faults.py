@@ -23,6 +23,7 @@ SERVED = {
     "colocated": "--virtual 4 --algorithm softsync --group 3 --servers 2 --colocated",
 }
 AVERAGED = "--virtual 3 --algorithm dasgd --tau 3 --delay 2 --ema 0.9"
+SLOWMO = "--virtual 3 --algorithm slowmo --tau 3"
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +136,7 @@ CHANGES = {
     "dtype": (AVERAGED, "1", "worker/parameters", lambda old: old.astype(float)),
     "shape": (AVERAGED, "2", "worker/optimiser/velocity", lambda old: old[1:]),
     "mean": (AVERAGED, "0", "worker/means/0/result", lambda old: old.astype(float)),
+    "kept": (SLOWMO, "1", "worker/kept/slow", lambda old: old[1:]),
     "kind": (AVERAGED, "0", "worker", lambda old: 7),
     "server": (SERVED["async"], "server1", "own/parameters", lambda old: old.astype(float)),
     "held": (SERVED["one"], "server0", "own/waiting", lambda old: {"0": 3}),

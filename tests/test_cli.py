@@ -17,7 +17,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("train --algorithm adam", ["--algorithm", "'adam'", "minibatch", "local", "dasgd"]),
     ("train --algorithm local --tau 0", ["--tau", "'0'", "a whole number >= 1"]),
     ("train --algorithm local --tau 1.5", ["--tau", "'1.5'", "a whole number >= 1"]),
-    ("train --tau 4", ["--tau", "4", "minibatch has none", "local, dasgd"]),
+    ("train --tau 4", ["--tau", "4", "minibatch has none", "local, dasgd, slowmo"]),
     ("train --algorithm local --delay 1", ["--delay", "1", "local has none; dasgd"]),
     ("train --algorithm dasgd --delay 5", ["--delay", "5", "at most --tau, which is 4"]),
     ("train --algorithm dasgd --tau 2 --delay 3", ["--delay", "3", "which is 2"]),

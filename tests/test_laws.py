@@ -101,6 +101,38 @@ def test_dasgd_without_delay_and_xi_is_local_sgd_bit_for_bit(tau, ranks):
     assert np.array_equal(delayed.parameters, plain.parameters)
 
 
+# 3a. Slow momentum: without it, Local SGD; with an average at each step, momentum.
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("tau", [1, 4])
+def test_slowmo_without_momentum_at_rate_1_is_local_sgd_bit_for_bit(tau, optimiser):
+    experiment = replace(NETWORK, rate_schedule="linear-tail", **OPTIMISERS[optimiser])
+    slow = virtual(experiment, 3, dataset=DIGITS, algorithm="slowmo", tau=tau,
+                   outer_momentum=0.0, outer_rate=1.0)  # fmt: skip
+    plain = virtual(experiment, 3, dataset=DIGITS, algorithm="local", tau=tau)
+    assert slow.parameters.tobytes() == plain.parameters.tobytes()
+
+
+@pytest.mark.parametrize("schedule", ["constant", "one-cycle"])
+@pytest.mark.parametrize("outer_rate", [1.0, 0.5])
+def test_slowmo_at_each_step_is_sgd_with_momentum_whatever_the_rates(outer_rate, schedule):
+    """The momentum is of gradients, not of steps: it does not shrink with the rate."""
+    experiment = replace(NETWORK, rate_schedule=schedule, momentum=0.0, batch=4)
+    slow = virtual(experiment, 3, dataset=EVEN, algorithm="slowmo", tau=1,
+                   outer_momentum=0.8, outer_rate=outer_rate)  # fmt: skip
+    plain = virtual(experiment, 3, dataset=EVEN, momentum=0.8, touch=slower(outer_rate))
+    assert far(slow.mean, plain.mean) < 1e-12
+
+
+def slower(factor: float) -> Any:
+    def touch(worker: Worker) -> None:
+        rate = worker.rate
+        worker.rate = lambda k: factor * rate(k)
+
+    return touch
+
+
 # 4. Where all ranks have the same Hessian, nothing is lost by averaging late.
 
 

@@ -24,8 +24,9 @@ from mpisgd.experiment.building import algorithm_run, build_model, resolve_for
 from mpisgd.experiment.experiment import BUCKET, Experiment
 from mpisgd.predict.epoch import Bucket, overlap_cost
 from mpisgd.training.buckets import MOST, borders
+from mpisgd.training.mean import CONTROL
 from mpisgd.training.parameters import Parameters
-from mpisgd.training.worker import CONTROL, NotFinite, Worker
+from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.values.errors import UsageError
 from mpisgd.worlds.marks import Marks
 
@@ -67,8 +68,8 @@ def test_each_bucket_starts_when_its_last_element_is_final(bucket):
     worker, started = run.workers[0], []
     plan = worker.site.plan
 
-    def watched(source: np.ndarray, result: np.ndarray | None) -> Any:
-        pending, number = plan(source, result), len(plans)
+    def watched(source: np.ndarray) -> Any:
+        pending, number = plan(source), len(plans)
         plans.append(source)
         start = pending.start
 
@@ -85,11 +86,11 @@ def test_each_bucket_starts_when_its_last_element_is_final(bucket):
     assert sum(part.size for part in plans) == sum(SIZES) + CONTROL
     assert all(np.shares_memory(part, worker.gradient.buffer) for part in plans)
     for low in (*buckets.lows[:-1], 0):
-        buckets.start_ready(low + 1)
+        buckets.ready(low + 1)
         before = len(started)
-        buckets.start_ready(low)
+        buckets.ready(low)
         assert len(started) == before + (1 if low else 0)
-    buckets.start_last()
+    buckets.start()
     assert started == list(range(len(plans)))
     assert plans[-1].ctypes.data == worker.gradient.extra.ctypes.data
 
@@ -99,12 +100,6 @@ def test_the_signals_lie_beside_the_last_bucket():
     parameters.buffer[:] = np.arange(12)
     assert parameters.extra.tolist() == [0, 1]
     assert parameters["b"].tolist() == [8, 9, 10, 11]
-    head = parameters.head(6)
-    assert head.buffer.tolist() == list(range(8))
-    assert head.extra.tolist() == [0, 1]
-    head.extra[:] = 5
-    head.flat[:] = 7
-    assert parameters.buffer.tolist() == [5, 5, *[7] * 6, 8, 9, 10, 11]
     assert parameters.like().leading
 
 

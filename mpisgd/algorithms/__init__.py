@@ -12,6 +12,7 @@ ALGORITHMS = {
     "minibatch-overlap": "mpisgd.algorithms.overlap:overlap",
     "local": "mpisgd.algorithms.averaging:local",
     "dasgd": "mpisgd.algorithms.averaging:dasgd",
+    "slowmo": "mpisgd.algorithms.slowmo:slowmo",
     "stale": "mpisgd.algorithms.stale:stale",
 }
 
@@ -24,6 +25,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "minibatch-overlap": ("bucket_bytes",),
     "local": ("tau",),
     "dasgd": ("tau", "delay", "xi", "merge"),
+    "slowmo": ("tau", "outer_momentum", "outer_rate"),
     "stale": ("staleness", "ramp"),
     "async": (*SERVERS, "staleness_rate", "prefetch"),
     "backup": (*SERVERS, "backups", "stale"),

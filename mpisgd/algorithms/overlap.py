@@ -15,9 +15,9 @@ def overlap(worker: "Worker", bucket_bytes: int) -> Generator[None, None, None]:
     The steps of `minibatch`. K of them take K times the later of t_p and of the end of the last
     bucket's all-reduce, which cannot begin before t_p: at least t_p + t_c(last bucket).
     """
-    buckets = worker.buckets(bucket_bytes)
+    average = worker.buckets(bucket_bytes)
     for _ in worker.steps():
-        yield from worker.compute_gradient(weighted=True, ready=buckets.start_ready)
-        buckets.start_last()
-        worker.update((yield from buckets.wait()))
+        yield from worker.compute_gradient(weighted=True, ready=average.ready)
+        average.start()
+        worker.update((yield from average.wait()))
         yield from worker.end_step()

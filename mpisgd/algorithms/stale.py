@@ -14,10 +14,11 @@ def stale(worker: "Worker", staleness: int, ramp: int) -> Generator[None, None, 
     Costs the memory of `staleness` more copies of the parameters.
     """
     average = worker.mean(worker.gradient, in_place=True)
+    past = worker.keep("past", [worker.parameters.flat] * (staleness + 1))
     for k in worker.steps():
-        worker.remember(staleness)
+        past[k % len(past)] = worker.parameters.flat
         age = min(k - 1, staleness * min(k - 1, ramp) // ramp if ramp else staleness)
-        yield from worker.compute_gradient(weighted=True, age=age)
+        yield from worker.compute_gradient(weighted=True, at=past[(k - age) % len(past)], age=age)
         average.start()
         worker.update((yield from average.wait()))
         yield from worker.end_step()

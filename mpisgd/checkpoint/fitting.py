@@ -5,17 +5,35 @@ tried on objects made for that, before anyone is told from where the run goes on
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from mpisgd.algorithms import ALGORITHMS
 from mpisgd.checkpoint.file import Checkpoint
-from mpisgd.checkpoint.state import copy_into
+from mpisgd.checkpoint.state import BadState
 from mpisgd.data import Dataset
-from mpisgd.experiment.building import Place, build_worker
+from mpisgd.experiment.building import Place, algorithm_run, build_worker
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.values.errors import UsageError
 
 UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+class Begun(Exception):
+    """A step would begin."""
+
+
+class Trial(Place):
+    """A place where an algorithm names what it needs, and goes no further."""
+
+    def plan(self, buffer: Any) -> Any:
+        return self
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Of a pending all-reduce."""
+
+    def begin_step(self, step: int) -> None:
+        raise Begun
 
 
 def misfit(
@@ -35,8 +53,8 @@ def unlike(
     experiment: Experiment, dataset: Dataset, rank: int, state: Mapping[str, Any]
 ) -> str | None:
     """As `misfit`, of the part that a rank wrote itself."""
-    worker = build_worker(experiment, dataset, Place(rank, experiment.ranks))
-    return _reason(lambda: _check_worker(worker, state["worker"]))
+    worker = build_worker(experiment, dataset, Trial(rank, experiment.ranks))
+    return _reason(lambda: _check_worker(experiment, worker, state["worker"]))
 
 
 def _reason(check: Callable[[], object]) -> str | None:
@@ -53,18 +71,21 @@ def _check_workers(
     experiment: Experiment, dataset: Dataset, checkpoint: Checkpoint, ranks: int
 ) -> None:
     """One after the other, on the same objects."""
-    worker = build_worker(experiment, dataset, Place(0, experiment.ranks))
+    worker = build_worker(experiment, dataset, Trial(0, experiment.ranks))
     for rank in range(ranks):
-        _check_worker(worker, checkpoint.state(str(rank))["worker"])
+        _check_worker(experiment, worker, checkpoint.state(str(rank))["worker"])
 
 
-def _check_worker(worker: Any, state: Mapping[str, Any]) -> None:
-    worker.past.clear()
+def _check_worker(experiment: Experiment, worker: Any, state: Mapping[str, Any]) -> None:
+    """The algorithm itself says what it needs of the state, up to where it would begin a step."""
+    worker.means.clear()
+    worker.kept.clear()
     worker.restore(state)
-    room = worker.parameters.flat.copy()
-    for mean in state.get("means", {}).values():
-        for name in {"result", "started"} & mean.keys():
-            copy_into({name: room}, {name: mean[name]}, "average in flight")
+    if worker.step < worker.last:
+        with suppress(Begun):
+            next(algorithm_run(experiment, worker))
+        if worker.kept.keys() != state.get("kept", {}).keys():
+            raise BadState(f"the algorithm keeps {', '.join(worker.kept) or 'nothing'}")
 
 
 def _check_served(

@@ -47,6 +47,17 @@ class Sampler:
         cuts = [count * rank // self.size for rank in range(self.size + 1)]
         return tuple(high - low for low, high in pairwise(cuts))
 
+    def share(self, rank: int, step: int, steps: int = 1) -> float:
+        """What the samples of `rank` count in a mean over ranks: its part of those of the `steps`
+        steps up to `step`, times the number of ranks; 1 where all ranks have as many."""
+        first, epoch = max(1, step - steps + 1), self.steps_per_epoch
+        if step // epoch == (first - 1) // epoch:
+            return 1.0  # no epoch ends here, and elsewhere batches are full
+        ends = range(-(-first // epoch) * epoch, step + 1, epoch)
+        full = (step - first + 1 - len(ends)) * self.batch
+        sizes = [full + sum(last) for last in zip(*map(self.batch_sizes, ends), strict=True)]
+        return sizes[rank] * self.size / sum(sizes) if len(set(sizes)) > 1 else 1.0
+
     def samples_until(self, step: int) -> int:
         """Samples that all ranks together have used when `step` is done."""
         return self.epoch(step) * self.samples + self._bounds(step)[1] if step > 0 else 0

@@ -93,7 +93,9 @@ def train(
         if store is not None and worker.stopping:
             store.close(reason=f"stopped by signal {number} after step {worker.step}")
         elif store is not None:
-            stated = described(worker.model, POOLED) | exposed(worker, experiment.bucket_bytes)
+            stated = described(worker.model, POOLED) | exposed(
+                worker.parameters, experiment.bucket_bytes
+            )
             spent = {"final_average_s": site.final_average_s, "saving_s": site.saving_s}
             store.complete({**spent, **last, **stated})
     if rank == 0:

@@ -88,7 +88,7 @@ def train(
         tell_stopped(workers[0].step, arguments.output)
         return 128 + asked.number
     if store is not None:
-        own = exposed(workers[0], experiment.bucket_bytes)
+        own = exposed(workers[0].parameters, experiment.bucket_bytes)
         store.complete({**last, **described(workers[0].model, POOLED), **own})
     report(experiment, last, arguments)
     return 0

@@ -11,8 +11,8 @@ from mpisgd.values import options
 # How `--help` orders the options: title -> fields.
 GROUPS: dict[str, tuple[str, ...]] = {
     "algorithm, and what which takes": (
-        "algorithm", "tau", "delay", "xi", "merge", "bucket_bytes", "group", "timeout_s", "backups",
-        "stale", "staleness_rate", "requeue", "staleness", "ramp",
+        "algorithm", "tau", "delay", "xi", "merge", "outer_momentum", "outer_rate", "bucket_bytes",
+        "group", "timeout_s", "backups", "stale", "staleness_rate", "requeue", "staleness", "ramp",
     ),
     "parameter servers": ("servers", "colocated", "push", "reads", "prefetch"),
     "communication": ("allreduce", "chunks", "progress", "network", "deadline_s"),

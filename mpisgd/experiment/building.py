@@ -23,7 +23,8 @@ def build_worker(experiment: Experiment, dataset: Any, site: Any, rests: Any = N
     `rests`: when it is saved (checkpoint.rests)."""
     from mpisgd.data.shards import Sampler
     from mpisgd.training import optimisers
-    from mpisgd.training.worker import CONTROL, Worker
+    from mpisgd.training.mean import CONTROL
+    from mpisgd.training.worker import Worker
 
     model = build_model(experiment, dataset, site.rank, site.size)
     parameters = build_parameters(experiment, model, CONTROL)

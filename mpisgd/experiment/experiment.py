@@ -65,6 +65,12 @@ class Experiment:
     merge: str | None = _option(
         None, options.one_of(("convex", "delta", "overwrite")), "how an average enters [convex]"
     )
+    outer_momentum: float | None = _option(
+        None, options.number(0, 1), "of the steps from average to average [0.5]"
+    )
+    outer_rate: float | None = _option(
+        None, options.number(0, above=True), "how far these steps go [1]"
+    )
     bucket_bytes: int | None = _option(
         None, _size(), "gradients all-reduced together while backward goes on [256K]", "bucket"
     )
@@ -248,7 +254,7 @@ class Experiment:
 
     def _out_of_range(self) -> Iterator[UsageError]:
         """Values of which one alone is too large, or too large beside another."""
-        for name in ("rmsprop_decay", "momentum", "ema"):
+        for name in ("rmsprop_decay", "momentum", "outer_momentum", "ema"):
             if (value := getattr(self, name)) == 1.0:
                 yield UsageError(f"--{name.replace('_', '-')}", value, "a number in [0, 1)")
         tau, delay = self.tau or 4, self.delay if self.delay is not None else 1
@@ -282,6 +288,7 @@ class Experiment:
         defaults: dict[str, Any] = {"tau": 4, "delay": 1, "merge": "convex", "xi": 0.25}
         defaults |= {"backups": 1, "timeout_s": 1.0, "stale": "finish", "staleness_rate": False}
         defaults |= {"staleness": 0, "bucket_bytes": BUCKET}
+        defaults |= {"outer_momentum": 0.5, "outer_rate": 1.0}
         if self.merge is not None:
             defaults["xi"] = {"convex": 0.25, "delta": 1.0, "overwrite": 0.0}[self.merge]
         if self.delay == "auto":

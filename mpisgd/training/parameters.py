@@ -53,10 +53,3 @@ class Parameters:
     def like(self) -> "Parameters":
         """Zeroed parameters of the same shapes, dtype and extra: the gradient's home."""
         return Parameters(self.shapes, self.dtype, self.extra.size, leading=self.leading)
-
-    def head(self, stop: int) -> "Parameters":
-        """The leading extra elements and the first `stop` others, in the same memory."""
-        extra = self.extra.size
-        assert self.leading or not extra, "the extra elements are elsewhere"
-        memory = self.buffer[: extra + stop]
-        return Parameters({"head": (stop,)}, self.dtype, extra, leading=True, memory=memory)

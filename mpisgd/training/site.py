@@ -25,7 +25,7 @@ class PendingAllreduce(Protocol):
     """An all-reduce that a site has planned."""
 
     def start(self) -> None:
-        """Copy the input and begin."""
+        """Begin; the buffer is not to be touched until it was waited for."""
 
     def state(self) -> dict[str, float]:
         """When it began and arrived (s), of one that has been waited for."""
@@ -57,11 +57,11 @@ class Site(Protocol):
     def updating(self) -> AbstractContextManager[Any]:
         """Around an update of the parameters: its time counts as such."""
 
-    def plan(self, source: np.ndarray, result: np.ndarray | None) -> PendingAllreduce:
-        """A mean over all ranks, in place if `result` is None; in the same order on every rank."""
+    def plan(self, buffer: np.ndarray) -> PendingAllreduce:
+        """A mean over all ranks, in place; in the same order on every rank."""
 
     def wait(self, pending: PendingAllreduce) -> Steps:
-        """Until `flight`, which was started, has arrived."""
+        """Until `pending`, which was started, has arrived."""
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:
         """Every rank's value, on every rank."""

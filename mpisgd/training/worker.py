@@ -1,8 +1,7 @@
 """What an averaging algorithm may ask for, whichever world it runs in."""
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,18 +11,12 @@ from mpisgd.data import Dataset
 from mpisgd.data.augment import Augment
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
+from mpisgd.training.buckets import borders
 from mpisgd.training.gradient import GradientWorker, NotFinite
+from mpisgd.training.mean import Mean, Wire
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.parameters import Parameters
-from mpisgd.training.site import PendingAllreduce, Site
-
-if TYPE_CHECKING:
-    from mpisgd.training.buckets import Buckets
-
-CONTROL = 3
-"""Elements behind every averaged buffer, [not finite, asked to stop, asked to rest]: each mean
-carries them, so that all ranks learn of a NaN, a signal or a checkpoint that is due at the same
-merge, without a message of its own."""
+from mpisgd.training.site import Site
 
 Steps = Generator[None, None, None]
 
@@ -31,7 +24,7 @@ Steps = Generator[None, None, None]
 class Worker(GradientWorker):
     """One rank's model, data and optimiser.
 
-    `parameters`, `gradient`: Parameters with CONTROL extra elements. `last`: where to stop.
+    `parameters`, `gradient`: Parameters with room for a mean's signals. `last`: where to stop.
     """
 
     site: Site
@@ -59,37 +52,38 @@ class Worker(GradientWorker):
         self.last, self.evaluate_every, self.rests = steps, evaluate_every, rests
         self.equal = True  # all ranks hold the same parameters, by construction
         self.mean_gradient = False  # `gradient` holds the mean over ranks
-        self.past: deque[Parameters] = deque()  # earlier parameters, see `remember`
-        self.age = 0  # of the last gradient, in updates
+        self.wire: Wire | None = None  # how what is averaged travels; None: as it is
+        self.age: int | None = None  # of the last gradient, in updates, if it may be old
         self.means: list[Mean] = []  # in the order in which they were named
-        self._saved_means: Mapping[str, Any] = {}  # by that order, until they are named again
+        self.kept: dict[str, np.ndarray] = {}  # what the algorithm carries on, see `keep`
+        self._saved: Mapping[str, Any] = {}  # the state to go on from, until all is named again
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do."""
+        self._saved = {}
         while self.step < self.last and not self.stopping:
             self.step += 1
             self.site.begin_step(self.step)
             yield self.step
 
     def compute_gradient(
-        self, weighted: bool = False, age: int = 0, ready: Callable[[int], object] | None = None
+        self,
+        weighted: bool = False,
+        ready: Callable[[int], object] | None = None,
+        at: np.ndarray | None = None,
+        age: int | None = None,
     ) -> Steps:
         """The mean gradient of this step's batch, at `parameters`, into `gradient`.
 
         `weighted`: times this batch's share of the global one, so that the mean over ranks is the
-        mean over samples. `age`: at the parameters of so many updates ago, see `remember`.
-        `ready`: see `compute`.
+        mean over samples. `ready`: see `compute`. `at`: flat parameters of `age` updates ago,
+        instead of those of now.
         """
-        parameters = self.past[-1 - age] if age else self.parameters
-        share = self._share() if weighted else 1.0
-        yield from self.compute(parameters, ready, share)
+        parameters = self.parameters
+        if at is not None:
+            parameters = Parameters(parameters.shapes, parameters.dtype, memory=at)
+        yield from self.compute(parameters, ready, self.share() if weighted else 1.0)
         self.mean_gradient, self.age = False, age
-
-    def remember(self, most: int) -> None:
-        """Keep the parameters as they are, and those of the `most` times before."""
-        copy = self.past.popleft() if len(self.past) > most else self.parameters.like()
-        copy.flat[...] = self.parameters.flat
-        self.past.append(copy)
 
     def update(self, gradient: np.ndarray) -> None:
         """One optimiser step with `gradient` (flat)."""
@@ -114,7 +108,7 @@ class Worker(GradientWorker):
     def end_step(self) -> Steps:
         """Record the step; evaluate if it is due. Here nothing but `step` is in a local variable
         of the algorithm."""
-        columns = {"staleness": self.age} if self.past else {}
+        columns = {} if self.age is None else {"staleness": self.age}
         self.site.end_step(
             loss=self.loss, samples=self.samples, rate=self.rate(self.step), **columns
         )
@@ -156,7 +150,7 @@ class Worker(GradientWorker):
             "optimiser": self.optimiser.state(),
             "ema": None if self.ema is None else self.ema.state(),
             "statistics": None if statistics is None else statistics.buffer,
-            "past": {str(age): past.flat for age, past in enumerate(self.past)},
+            "kept": self.kept,
             "means": {str(i): mean.state() for i, mean in enumerate(self.means) if mean.in_flight},
         }
 
@@ -172,10 +166,7 @@ class Worker(GradientWorker):
         copy_into(self.optimiser.state(), state.get("optimiser", {}), "optimiser")
         if self.ema is not None:
             copy_into(self.ema.state(), state.get("ema", {}), "moving average")
-        for _, flat in sorted(state.get("past", {}).items(), key=lambda item: int(item[0])):
-            self.past.append(self.parameters.like())
-            copy_into({"past": self.past[-1].flat}, {"past": flat}, "earlier parameters")
-        self._saved_means = state.get("means", {})
+        self._saved = state
 
     def read_signals(self, extra: np.ndarray) -> Steps:
         """What the signals of all ranks, behind an average, say. Raises NotFinite."""
@@ -202,90 +193,51 @@ class Worker(GradientWorker):
         self.loss_sum, self.loss_samples = 0.0, 0
 
     def mean(
-        self, source: Parameters, *, in_place: bool = False, keep_started: bool = False
-    ) -> "Mean":
+        self,
+        source: Parameters,
+        *,
+        in_place: bool = False,
+        keep_started: bool = False,
+        lows: Sequence[int] = (0,),
+    ) -> Mean:
         """An average of `source` over all ranks, to be started as often as needed. Name it once,
         before the loop, in the same order on every rank."""
-        mean = Mean(self, source, in_place, keep_started)
-        saved = self._saved_means.get(str(len(self.means)))
+        mean = Mean(self, source, in_place, keep_started, lows)
+        saved = self._saved.get("means", {}).get(str(len(self.means)))
         if saved is not None:
             mean.restore(saved)
         self.means.append(mean)
         return mean
 
-    def buckets(self, nbytes: int) -> "Buckets":
-        """Averages of `gradient` in parts of about `nbytes`, each on its way as soon as the
-        backward pass has it. Ask once, before the loop."""
-        from mpisgd.training.buckets import Buckets  # which stands on this module
+    def buckets(self, nbytes: int) -> Mean:
+        """The average of `gradient` in parts of about `nbytes`, each on its way as soon as the
+        backward pass has it. Ask once, before the loop: the gradient gets a new home, whose
+        signals come first, beside the bucket that is ready last."""
+        shapes, dtype, extra = self.gradient.shapes, self.gradient.dtype, self.gradient.extra.size
+        self.gradient = Parameters(shapes, dtype, extra, leading=True)
+        lows = borders(shapes, nbytes / dtype.itemsize)
+        return self.mean(self.gradient, in_place=True, lows=lows)
 
-        return Buckets(self, nbytes)
+    def keep(self, name: str, value: Any) -> np.ndarray:
+        """An array for what an algorithm carries from step to step: saved, restored, compared.
 
-    def _share(self) -> float:
-        """What this rank's batch counts in a mean over ranks."""
-        sizes = self.sampler.batch_sizes(self.batch_index)
-        return sizes[self.rank] * self.size / sum(sizes) if len(set(sizes)) > 1 else 1.0
+        It begins as a copy of `value`, a number as an array of one element; in a run that goes on,
+        as it was saved. Name it once, before the loop, and change it in place. Raises BadState.
+        """
+        assert name not in self.kept, f"{name} is kept twice"
+        self.kept[name] = array = np.array(value, ndmin=1)
+        if self._saved:
+            saved = self._saved.get("kept", {})
+            copy_into({name: array}, {n: saved[n] for n in (name,) if n in saved}, "algorithm")
+        return array
+
+    def share(self, steps: int = 1) -> float:
+        """What this rank's samples of the last `steps` steps count in a mean over ranks: 1 where
+        all ranks had as many."""
+        return self.sampler.share(self.rank, self.batch_index, steps)
 
 
 def first_not_finite(steps: Sequence[int]) -> NotFinite:
     """From the step of each rank where something was not finite, 0 where nothing was."""
     step, rank = min((step, rank) for rank, step in enumerate(steps) if step)
     return NotFinite(f"loss or gradient not finite on rank {rank} at step {step}")
-
-
-class Mean:
-    """The average of one buffer over all ranks: `start()`, later `yield from wait()`.
-
-    `started`: with `keep_started`, this rank's own values when it was started; `in_flight`:
-    whether it was started and not waited for.
-    """
-
-    def __init__(self, worker: Worker, source: Parameters, in_place: bool, keep_started: bool):
-        self.worker, self.source = worker, source
-        self.result = source if in_place else source.like()
-        self.started = np.empty_like(source.flat) if keep_started else None
-        self.in_flight = False
-        self.pending: PendingAllreduce = worker.site.plan(
-            source.buffer, None if in_place else self.result.buffer
-        )
-
-    def start(self) -> None:
-        """Copy the source and begin; it may be changed at once unless the mean is in place."""
-        self.source.extra[:] = self.worker.signals()
-        if self.started is not None:
-            self.started[...] = self.source.flat
-        self.in_flight = True
-        self.pending.start()
-
-    def wait(self) -> Generator[None, None, np.ndarray]:
-        """The flat average. NotFinite on every rank if any of them was not finite when it
-        started; `worker.stopping` is set on every rank if any was asked to stop."""
-        yield from self.worker.site.wait(self.pending)
-        yield from self.worker.read_signals(self.result.extra)
-        self.in_flight = False
-        self.worker.equal |= self.result is self.worker.parameters
-        self.worker.mean_gradient |= self.result is self.worker.gradient
-        return self.result.flat
-
-    def drain(self) -> Steps:
-        """Let it arrive, if it is in flight, and keep it until it is waited for; what its signals
-        say is heard at once, and only once."""
-        if self.in_flight:
-            yield from self.worker.site.wait(self.pending)
-            yield from self.worker.read_signals(self.result.extra)
-            self.result.extra[:] = 0
-            self.pending.restore(self.pending.state())
-
-    def state(self) -> dict[str, Any]:
-        """Of one that is in flight, and has been drained."""
-        return {
-            "result": self.result.flat, "started": self.started, "flight": self.pending.state(),
-        }  # fmt: skip
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """In flight and arrived, as it was saved."""
-        self.in_flight = True
-        live = {"result": self.result.flat}
-        if self.started is not None:
-            live["started"] = self.started
-        copy_into(live, {name: state[name] for name in live}, "average in flight")
-        self.pending.restore(state["flight"])

@@ -19,9 +19,10 @@ from allreduce.schedule import Schedule
 from mpisgd.experiment import stragglers
 from mpisgd.models.statistics import moments, pooled
 from mpisgd.training.evaluation import TRAINING, shard_sums
+from mpisgd.training.mean import Mean
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.site import Ready, Work
-from mpisgd.training.worker import Mean, Worker, first_not_finite
+from mpisgd.training.worker import Worker, first_not_finite
 from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.pending import PolledAllreduce, ProgressThread, ThreadedAllreduce
 
@@ -164,10 +165,10 @@ class CommunicatorSite:
             self._look()
             self._counters.look(time.perf_counter() - began)
 
-    def plan(self, source: np.ndarray, result: np.ndarray | None) -> Any:
+    def plan(self, buffer: np.ndarray) -> Any:
         comm = self.comm if self.thread is None else self.thread.comm
         plan = Plan(
-            comm, self.schedule, source, result, mean=True, tag=len(self._allreduces),
+            comm, self.schedule, buffer, mean=True, tag=len(self._allreduces),
             chunks=self.chunks, deadline=self.deadline,
         )  # fmt: skip
         pending: PolledAllreduce | ThreadedAllreduce

@@ -206,8 +206,8 @@ class ClockSite:
     def updating(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def plan(self, source: np.ndarray, result: np.ndarray | None) -> "_VirtualAllreduce":
-        return self._planned(source, source if result is None else result, mean=True)
+    def plan(self, buffer: np.ndarray) -> "_VirtualAllreduce":
+        return self._planned(buffer, mean=True)
 
     def wait(self, pending: "_VirtualAllreduce") -> Steps:
         began = self.now()
@@ -222,7 +222,7 @@ class ClockSite:
     def gather(self, value: int) -> Generator[None, None, list[int]]:
         values = np.zeros(self.size, np.int64)
         values[self.rank] = value
-        pending = self._planned(values, values, mean=False)
+        pending = self._planned(values, mean=False)
         pending.start()
         yield from self.wait(pending)
         return values.tolist()
@@ -240,12 +240,12 @@ class ClockSite:
         self.clock.evaluate(worker)
         yield from ()
 
-    def _planned(self, source: np.ndarray, result: np.ndarray, mean: bool) -> "_VirtualAllreduce":
+    def _planned(self, buffer: np.ndarray, mean: bool) -> "_VirtualAllreduce":
         groups, index = self.clock.groups, self._plans
         self._plans += 1
         if index == len(groups):
             groups.append(_Group(self.clock, mean))
-        return _VirtualAllreduce(groups[index], self.rank, source, result)
+        return _VirtualAllreduce(groups[index], self.rank, buffer)
 
 
 class _Group:
@@ -275,16 +275,14 @@ class _Group:
 class _VirtualAllreduce:
     """One rank's end of a plan."""
 
-    def __init__(self, group: _Group, rank: int, source: np.ndarray, result: np.ndarray):
-        self.group, self.rank, self.source, self.result = group, rank, source, result
+    def __init__(self, group: _Group, rank: int, buffer: np.ndarray):
+        self.group, self.rank, self.buffer = group, rank, buffer
         self.collective: Collective | None = None  # None: it has arrived before a rest
         self.began_s = self.ended_s = 0.0
 
     def start(self) -> None:
-        if self.source is not self.result:
-            self.result[...] = self.source
         self.began_s = self.group.clock.times[self.rank]
-        self.collective = self.group.start(self.rank, self.result)
+        self.collective = self.group.start(self.rank, self.buffer)
 
     def state(self) -> dict[str, float]:
         return {"began_s": self.began_s, "ended_s": self.ended_s}

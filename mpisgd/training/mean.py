@@ -1,0 +1,156 @@
+"""The average of a buffer over all ranks, whole or in buckets, with the run's signals beside it."""
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mpisgd.checkpoint.state import copy_into
+from mpisgd.training.parameters import Parameters
+
+if TYPE_CHECKING:
+    from mpisgd.training.site import PendingAllreduce
+    from mpisgd.training.worker import Worker
+
+CONTROL = 3
+"""Elements beside every averaged buffer, [not finite, asked to stop, asked to rest]: each mean
+carries them, so that all ranks learn of a NaN, a signal or a checkpoint that is due at the same
+merge, without a message of its own. Further extra elements say who took part, see `Mean`."""
+
+Steps = Generator[None, None, None]
+
+
+class Wire(Protocol):
+    """A format in which values travel and are averaged, signals included."""
+
+    def room(self, values: np.ndarray) -> np.ndarray:
+        """What is averaged in place of `values` (n,)."""
+
+    def encode(self, values: np.ndarray, room: np.ndarray) -> None:
+        """Before it leaves."""
+
+    def decode(self, room: np.ndarray, values: np.ndarray) -> None:
+        """Once it is there."""
+
+
+class Mean:
+    """The average of `source` over all ranks: `start()`, later `yield from wait()`.
+
+    `lows`: where its buckets begin in the flat values, falling, the last 0. `ready(low)` starts
+    those that are final, all but the last, which carries the signals and leaves with `start()`.
+    `started`: with `keep_started`, this rank's own values when it was started; `in_flight`:
+    whether it was started and not waited for.
+
+    Who took part: where the source has more extra elements than CONTROL, rank r's share is in the
+    r-th of them (modulo their number: one is a count, one a rank a mask). The average is then over
+    the sum of the shares, and `shares` says what came.
+    """
+
+    def __init__(
+        self, worker: "Worker", source: Parameters, in_place: bool = False,
+        keep_started: bool = False, lows: Sequence[int] = (0,),
+    ):  # fmt: skip
+        self.worker, self.source, self.lows = worker, source, lows
+        self.result = result = source if in_place else source.like()
+        self.started = np.empty_like(source.flat) if keep_started else None
+        self.in_flight = self._arrived = False
+        self._control, self._places = result.extra[:CONTROL], result.extra[CONTROL:]
+        self.shares = self._places.copy()
+        assert len(lows) == 1 or result.leading, "the signals are not beside the last bucket"
+        highs = [result.size, *lows]
+        self._parts = [result.flat[a:b] for a, b in zip(lows[:-1], highs, strict=False)]
+        self._parts.append(result.buffer[: result.extra.size + highs[-2]])
+        self._wire = wire = worker.wire
+        self._rooms = self._parts if wire is None else [wire.room(part) for part in self._parts]
+        self._pending: list[PendingAllreduce] = [worker.site.plan(room) for room in self._rooms]
+        self._left = 0  # buckets that are on their way
+
+    def ready(self, low: int) -> None:
+        """`source.flat[low:]` is final."""
+        while self._left < len(self.lows) - 1 and self.lows[self._left] >= low:
+            self._send()
+
+    def start(self, share: float = 1.0) -> None:
+        """All is final; it may be changed at once unless the mean is in place. `share`: what this
+        rank's values count, on average over ranks 1."""
+        assert not self.in_flight, "a mean was started that is still in flight"
+        assert self._left == len(self.lows) - 1, "the values were never said to be final"
+        if share != 1.0 or self.result is not self.source:
+            with self.worker.site.updating():
+                self._take(share)
+        self._control[:] = self.worker.signals()
+        if self._places.size:
+            self._places[:] = 0
+            self._places[self.worker.rank % self._places.size] = share
+        self.in_flight, self._arrived = True, False
+        self._send()
+
+    def wait(self) -> Generator[None, None, np.ndarray]:
+        """The flat average. NotFinite on every rank if any of them was not finite when it
+        started; `worker.stopping` is set on every rank if any was asked to stop."""
+        yield from self._arrive()
+        self.in_flight, self._left = False, 0
+        self.worker.equal |= self.result is self.worker.parameters
+        self.worker.mean_gradient |= self.result is self.worker.gradient
+        return self.result.flat
+
+    def drain(self) -> Steps:
+        """Let it arrive, if it is in flight, and keep it until it is waited for; what its signals
+        say is heard at once, and only once."""
+        if self.in_flight:
+            yield from self._arrive()
+            for pending in self._pending:
+                pending.restore(pending.state())
+
+    def state(self) -> dict[str, Any]:
+        """Of one that is in flight, and has been drained."""
+        flights = {str(i): pending.state() for i, pending in enumerate(self._pending)}
+        return {
+            "result": self.result.flat, "started": self.started, "shares": self.shares,
+            "flights": flights,
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """In flight and arrived, as it was saved. Raises BadState."""
+        self.in_flight = self._arrived = True
+        live = {"result": self.result.flat, "shares": self.shares}
+        if self.started is not None:
+            live["started"] = self.started
+        copy_into(live, {n: state[n] for n in live if n in state}, "average in flight")
+        for i, pending in enumerate(self._pending):
+            pending.restore(state["flights"][str(i)])
+
+    def _take(self, share: float) -> None:
+        values = self.source.flat
+        if self.started is not None:
+            self.started[...] = values
+        if share == 1.0:
+            self.result.flat[...] = values
+        else:
+            np.multiply(values, values.dtype.type(share), out=self.result.flat)
+
+    def _send(self) -> None:
+        if self._wire is not None:
+            self._wire.encode(self._parts[self._left], self._rooms[self._left])
+        self._pending[self._left].start()
+        self._left += 1
+
+    def _arrive(self) -> Steps:
+        for pending in self._pending:
+            yield from self.worker.site.wait(pending)
+        if self._arrived:
+            return
+        self._arrived = True
+        if self._wire is not None:
+            for room, part in zip(self._rooms, self._parts, strict=True):
+                self._wire.decode(room, part)
+        if self._places.size:
+            self._divide_by_shares()
+        yield from self.worker.read_signals(self._control)
+
+    def _divide_by_shares(self) -> None:
+        size, flat = self.worker.size, self.result.flat
+        self.shares[:] = self._places * size
+        total = float(self.shares.sum())
+        if total not in (0.0, size):
+            np.multiply(flat, flat.dtype.type(size / total), out=flat)
