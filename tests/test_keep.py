@@ -43,7 +43,7 @@ def anew(experiment: Experiment, generator: Algorithm | None = None) -> np.ndarr
         for worker in run.workers:
             if saved:
                 worker.restore(unpack(saved[1 + worker.rank]))
-            worker.rests = Rests(Saving(None, every_steps=1))  # type: ignore[arg-type]
+            worker.rests = Rests(1, None)
 
         clock.keep = raise_rested
         with pytest.raises(Rested):
