@@ -33,7 +33,7 @@ from lab_runs import (
 
 from mpisgd.mpi import mpiexec
 from mpisgd.mpi.lab import Lab
-from mpisgd.report.accounting import effective_share
+from mpisgd.training.effective import effective_share
 from mpisgd.values import tables
 
 COLUMNS = (
@@ -73,7 +73,8 @@ def _launch(lab: Lab, name: str, options: argparse.Namespace) -> tuple[float, fl
         line = [command_python(options.mpiexec), "-m", "mpisgd", *words(name, options, file)]
         run_in_lab(lab, options.hosts, [*line, "--progress", options.progress])
         with finished(file) as (run, step_s):
-            return step_s, effective_share(run)
+            rule = [run.config[key] for key in ("tau", "delay", "xi", "merge")]
+            return step_s, effective_share(*rule) if name.startswith("dasgd") else 1.0
 
 
 def _rows(

@@ -7,6 +7,8 @@ that are equal are one run.
 from collections.abc import Iterator
 from typing import Any
 
+from mpisgd.training.effective import effective_share
+
 Cell = dict[str, Any]
 
 SEEDS = (1, 2, 3)
@@ -43,10 +45,10 @@ ABLATED = [MINIBATCH, LOCAL, convex(2, 0.25), delta(2)]
 
 
 def share(cell: Cell) -> float:
-    """Effective steps per step: (tau - (1 - xi) delay) / tau for the convex merge, else 1."""
-    if cell.get("merge") != "convex":
+    """Effective steps per step of a long run."""
+    if "merge" not in cell:
         return 1.0
-    return (cell["tau"] - (1 - cell["xi"]) * cell["delay"]) / cell["tau"]
+    return effective_share(cell["tau"], cell["delay"], cell.get("xi"), cell["merge"])
 
 
 def corrected_rate(cell: Cell) -> float:

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 from drawing import BLUES, COLOURS, MARKERS, family, legend, panels, save
 from ledger import Ledger, groups
-from mnist_cells import DELAYS, PROPORTIONS, TARGETS, part, share
+from mnist_cells import DELAYS, PROPORTIONS, TARGETS, part
 from mnist_tables import best, label, last
 from virtual_run import spread
+
+from mpisgd.training.effective import effective_steps
 
 Row = dict[str, Any]
 
@@ -46,7 +48,7 @@ def delay(ledger: Ledger) -> Any:
             delays, cells, means, deviations = zip(*points, strict=True)
             style = {"color": colour, "marker": MARKERS[family(suffix)], "capsize": 2}
             axes[0].errorbar(delays, means, deviations, label=suffix, **style)
-            steps = [96 * share(cell) for cell in cells]
+            steps = [effective_steps(cell, 96) for cell in cells]
             axes[1].errorbar(steps, means, deviations, label=suffix, linestyle="none", **style)
     axes[0].set_xlabel("delay d (steps)")
     axes[0].set_xticks(DELAYS)
@@ -58,7 +60,7 @@ def delay(ledger: Ledger) -> Any:
         axes[0].text(
             3.15,
             0.408,
-            f"to {found[name][1]:.2f} at d = 4:\nno effective step",
+            f"to {found[name][1]:.2f} at d = 4:\n4 effective steps",
             fontsize="small",
             va="center",
             color="#555555",

@@ -23,6 +23,8 @@ from mnist_cells import PARTS as PART_NAMES
 from pages import fill, markdown, plus_minus, write_csv
 from virtual_run import spread
 
+from mpisgd.training.effective import effective_steps
+
 Row = dict[str, Any]
 
 
@@ -49,7 +51,7 @@ def summary(ledger: Ledger, name: str) -> list[Row]:
         row = {"part": name, **cell, "label": label(cell), "seeds": len(lines)}
         row["stopped_early"] = sum("failure" in line for line in lines)
         row["steps"] = lines[0]["steps"]
-        row["steps_effective"] = lines[0]["steps"] * lines[0]["share"]
+        row["steps_effective"] = effective_steps(cell, lines[0]["steps"])
         for column in ("loss", "accuracy", "time_s"):
             mean, deviation = spread([last(line, column) for line in lines])
             key = "time_s" if column == "time_s" else f"validation_{column}"
@@ -99,7 +101,7 @@ def targets(chosen: Iterable[tuple[Cell, list[Row]]]) -> list[Row]:
 def outcome(cell: Cell, lines: list[Row]) -> Row:
     """The columns that every table of final results has."""
     stopped = sum("failure" in line for line in lines)
-    effective = lines[0]["steps"] * lines[0]["share"]
+    effective = effective_steps(cell, lines[0]["steps"])
     row: Row = {"algorithm": label(cell), "rate": f"{cell['rate']:.3g}"}
     row["effective steps"] = f"{effective:g} of {lines[0]['steps']}"
     if stopped:

@@ -10,6 +10,8 @@ from pages import fill, markdown, plus_minus, write_csv
 from rate_runs import ALGORITHMS, SEEDS, STEPS, rate
 from virtual_run import spread
 
+from mpisgd.training.effective import effective_steps
+
 QUANTITIES = {
     "error": "error of the averaged iterate, F(mean x) - F*",
     "slope": "mean over steps of |grad F|$^2$ at the ranks' mean",
@@ -28,7 +30,7 @@ def rows(ledger: Ledger) -> list[dict[str, Any]]:
                 lines = [ledger[c] for c in cells if c in ledger]
                 if lines:
                     row = {"algorithm": name, "ranks": ranks, "steps": steps, "rate": rate(cell)}
-                    row |= {"share": lines[0]["share"], "seeds": len(lines)}
+                    row |= {"share": effective_steps(cell, steps) / steps, "seeds": len(lines)}
                     for quantity in ("error", "last_error", "slope"):
                         mean, deviation = spread([line[quantity] for line in lines])
                         row |= {quantity: mean, f"{quantity}_sd": deviation}

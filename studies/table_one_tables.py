@@ -19,6 +19,8 @@ from table_one_runs import (
 )
 from virtual_run import spread
 
+from mpisgd.training.effective import effective_steps
+
 Row = dict[str, Any]
 
 COLUMNS = ("test_accuracy", "test_loss", "accuracy", "loss", "train_loss", "time_s")
@@ -35,7 +37,7 @@ def outcomes(ledger: Ledger, kind: str) -> list[Row]:
     for cell, lines in chosen(ledger, kind, common, tuned):
         row: Row = {"algorithm": cell["name"], "peak rate": f"{cell['rate']:g}"}
         row |= {"seeds": len(lines), "steps": lines[0]["steps"]}
-        row["effective steps"] = f"{lines[0]['steps'] * lines[0]['share']:g}"
+        row["effective steps"] = f"{effective_steps(ALGORITHMS[cell['name']], lines[0]['steps']):g}"
         rows.append(row | ends(lines, ENDS))
     return rows
 

@@ -13,7 +13,8 @@ from mpisgd.experiment.building import algorithm_run, resolve_for
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.models.statistics import moments, pooled
 from mpisgd.store.environment import environment
-from mpisgd.training.evaluation import effective_share, row, shard_sums
+from mpisgd.training.effective import effective_steps
+from mpisgd.training.evaluation import row, shard_sums
 from mpisgd.training.worker import NotFinite, Worker
 
 DIGITS = 6  # significant ones, in the ledger
@@ -22,8 +23,10 @@ DIGITS = 6  # significant ones, in the ledger
 class Rows:
     """A recorder: rows of /evaluation, and `watch(rank, step)` at the end of each step."""
 
-    def __init__(self, rank: int, effective: float, watch: Callable[[int, int], object] | None):
-        self.rank, self.effective, self.watch = rank, effective, watch
+    def __init__(
+        self, rank: int, config: Mapping[str, Any], watch: Callable[[int, int], object] | None
+    ):
+        self.rank, self.config, self.watch = rank, config, watch
         self.evaluations: list[dict[str, Any]] = []
         self.ends: list[float] = []
 
@@ -33,7 +36,7 @@ class Rows:
             self.watch(self.rank, step)
 
     def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
-        self.evaluations.append(row(sums, worker, self.effective, time_s))
+        self.evaluations.append(row(sums, worker, self.config, time_s))
 
 
 class Run:
@@ -47,9 +50,10 @@ class Run:
         watch: Callable[[int, int], object] | None = None,
     ):
         self.experiment = resolve_for(Experiment.read(values), dataset, ranks)
-        self.share = effective_share(self.experiment)
+        config, steps = self.experiment.config(), self.experiment.steps
+        self.share = effective_steps(config, steps) / steps
         self.dataset = dataset
-        self.rows = [Rows(rank, self.share, watch) for rank in range(ranks)]
+        self.rows = [Rows(rank, config, watch) for rank in range(ranks)]
         self.clock, self.workers = virtual.world(self.experiment, dataset, self.rows)
         self.cpu_s = 0.0
 

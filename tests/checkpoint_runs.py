@@ -111,7 +111,7 @@ def serve(
     resumed = choose(saving, experiment, mine, None).resumed
     builder = Builder(experiment, DIGITS)
     evaluator, ledger = builder.evaluator(), Ledger(None)
-    recorders = {rank: VirtualRecorder(rank, None, 1.0, None) for rank in builder.roles.workers}
+    recorders = {rank: VirtualRecorder(rank, None, {}, None) for rank in builder.roles.workers}
     rows: dict[str, Any] = {"updates": [], "steps": {}, "last": evaluator}
     virtual_servers = world(builder, evaluator, ledger, recorders)
 

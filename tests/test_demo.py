@@ -39,7 +39,7 @@ def test_three_algorithms_learn_digits_and_are_compared(tmp_path):
             assert run.complete
             assert not run.virtual
             assert run.evaluation["accuracy"][-1] == pytest.approx(row["accuracy"])
-    assert [row["effective_steps"] for row in rows] == [900, 900, 900 * (4 - 0.75) / 4]
+    assert [row["effective_steps"] for row in rows] == [900, 900, 900 - 0.75 * 224]
     assert any("digits do not rank algorithms" in note for note in said["notes"])
 
 

@@ -8,7 +8,6 @@ import pytest
 from mpisgd.algorithms import NAMES, OPTIONS
 from mpisgd.experiment.arguments import add_arguments, from_arguments
 from mpisgd.experiment.experiment import Experiment, flag
-from mpisgd.training.evaluation import effective_share
 from mpisgd.values.errors import UsageError
 
 OPTIONS_OF = [option for option in fields(Experiment) if option.metadata]
@@ -157,23 +156,6 @@ def test_what_follows_from_the_data_is_filled_in(given, expected):
     assert {name: getattr(resolved, name) for name in expected} == expected
     again = resolved.resolved(ranks=3, samples=450)
     assert again == resolved
-
-
-@pytest.mark.parametrize(
-    ("given", "share"),
-    [
-        ({}, 1.0),
-        ({"algorithm": "local"}, 1.0),
-        ({"algorithm": "dasgd", "tau": 4, "delay": 3}, (4 - 0.75 * 3) / 4),
-        ({"algorithm": "dasgd", "tau": 4, "delay": 0}, 1.0),
-        ({"algorithm": "dasgd", "tau": 4, "delay": 4, "xi": 0.0}, 0.0),
-        ({"algorithm": "dasgd", "tau": 4, "delay": 3, "merge": "delta"}, 1.0),
-        ({"algorithm": "dasgd", "tau": 4, "delay": 3, "merge": "overwrite"}, 0.25),
-    ],
-)
-def test_the_share_of_the_work_that_outlives_the_merges(given, share):
-    experiment = Experiment(**given).resolved(ranks=2, samples=320)
-    assert effective_share(experiment) == share
 
 
 def test_a_file_may_have_braces_in_its_name(tmp_path):

@@ -174,18 +174,11 @@ def test_buckets_hold_the_whole_gradient_in_backward_order(bucket_bytes):
     assert len(parts) == {1.0: 54, 25e6: len(parts), 1e12: 1}[bucket_bytes]
 
 
-def test_effective_share():
-    assert epoch.effective_share(4, 3, 0.25) == pytest.approx(1.75 / 4)
-    assert epoch.effective_share(4, 3, 0.25, "delta") == 1
-    assert epoch.effective_share(4, 3, 0.25, "overwrite") == pytest.approx(1 / 4)
-    assert epoch.effective_share(2, 2, 0.0) == 0
-    assert epoch.effective_share(5, 0, 0.0) == 1
-    # tau=4, d=3, xi=.25, t_c=t_p: DaSGD 2.29 t_p an effective step, Local(4) 1.25, mini-batch 2
-    assert 1 / epoch.effective_share(4, 3, 0.25) == pytest.approx(2.29, abs=0.005)
+def test_a_share_or_a_merge_that_there_is_not_is_refused():
     with pytest.raises(UsageError, match="--xi"):
-        epoch.effective_share(4, 3, 1.5)
+        epoch.check_merge(1.5, "convex")
     with pytest.raises(UsageError, match="--merge"):
-        epoch.effective_share(4, 3, 0.5, "average")
+        epoch.check_merge(0.5, "average")
 
 
 def asked(**changes):

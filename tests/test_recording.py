@@ -77,7 +77,7 @@ def recorders(size: int, **options: Any) -> tuple[Store, list[Recorder]]:
     post: dict[Any, deque] = {}
     store = Store()
     return store, [
-        Recorder(Comm(rank, size, post), None if rank else store, 1.0, **options)
+        Recorder(Comm(rank, size, post), None if rank else store, {}, **options)
         for rank in range(size)
     ]
 

@@ -121,3 +121,24 @@ def test_on_a_terminal_there_is_a_bar_that_leaves_no_trace(monkeypatch):
     assert shown.endswith("\r")
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(progress.shown("dasgd", 100), progress.Lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--algorithm local --tau 100", "never averages"),
+        ("--algorithm local --tau 2", None),
+        ("--algorithm dasgd --tau 2 --delay 2 --xi 0", "never averages"),
+        ("--algorithm dasgd --tau 1 --delay 1 --xi 0", "learns nothing"),
+        ("--algorithm dasgd --delay auto --network ethernet-10g --step-time 1us", "never averages"),
+    ],
+)
+def test_a_run_that_cannot_do_what_it_says_is_told_once_before_it_starts(capsys, words, told):
+    assert main([*TRAIN, *words.split()]) == 0
+    lines = [
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if "never" in line or "nothing" in line
+    ]
+    assert len(lines) == (told is not None)
+    assert all(told in line and line.startswith("mpisgd: note: ") for line in lines)

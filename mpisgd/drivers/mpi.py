@@ -13,14 +13,13 @@ from mpisgd.data import Dataset
 from mpisgd.experiment import delays
 from mpisgd.experiment.building import Place, algorithm_run, build_worker
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.experiment.remarks import tell_stopped
+from mpisgd.experiment.remarks import tell_stopped, tell_tuned
 from mpisgd.experiment.stragglers import step_timer
 from mpisgd.models.statistics import POOLED, described
 from mpisgd.mpi import session
 from mpisgd.store.environment import environment
 from mpisgd.store.recording import Recorder
 from mpisgd.training.buckets import exposed
-from mpisgd.training.evaluation import effective_share
 from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.values.errors import UsageError
 from mpisgd.worlds.mpi import CommunicatorSite
@@ -46,6 +45,7 @@ def train(
         probe = build_worker(experiment, dataset, Place(rank, comm.Get_size()))
         times = delays.measure(comm, schedule, experiment, probe)
         experiment = delays.tuned(experiment, times)
+        tell_tuned(experiment, rank)
     thread_comm = session.thread_comm(comm) if experiment.progress == "thread" else None
     store, refused = None, None
     try:
@@ -57,7 +57,7 @@ def train(
     session.agree(comm, refused, experiment.deadline_s)
     bar = progress_bar(experiment, checkpointing) if rank == 0 else None
     recorder = Recorder(
-        comm, store, effective_share(experiment), deadline=experiment.deadline_s,
+        comm, store, experiment.config(), deadline=experiment.deadline_s,
         on_step=None if bar is None else bar.update,
     )  # fmt: skip
     site = CommunicatorSite(

@@ -59,7 +59,7 @@ def train(
     session.agree(comm, refused, deadline)
     bar = progress_bar(experiment, checkpointing) if rank == 0 else None
     patience = 3 * deadline  # servers may first wait that long for a worker that is gone
-    recorder = Recorder(comm, store, 1.0, deadline=patience)
+    recorder = Recorder(comm, store, {}, deadline=patience)
     ledger = _ledger(comm, store, patience)
     inner = CommunicatorSite(comm, build("tree", comm.Get_size()), recorder, deadline=deadline)
     evaluator = builder.evaluator(store) if rank == 0 else None

@@ -22,14 +22,14 @@ from mpisgd.data import Dataset
 from mpisgd.experiment.building import VIRTUAL_STEP_S, Place, algorithm_run, build_worker
 from mpisgd.experiment.delays import Times, tuned
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.experiment.remarks import tell_stopped
+from mpisgd.experiment.remarks import tell_stopped, tell_tuned
 from mpisgd.experiment.stragglers import step_timer
 from mpisgd.models.statistics import POOLED, described
 from mpisgd.mpi.session import LEFT_EARLY, NOT_FINITE
 from mpisgd.store.environment import environment
 from mpisgd.store.recording import packed, store_rows
 from mpisgd.training.buckets import exposed
-from mpisgd.training.evaluation import effective_share, row
+from mpisgd.training.evaluation import row
 from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.values.errors import UsageError
 from mpisgd.values.processes import handle
@@ -48,10 +48,11 @@ def train(
     """Train `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
     if experiment.delay == "auto":
         experiment = _tuned(experiment, dataset)
+        tell_tuned(experiment)
     store = open_store(experiment, arguments, checkpointing)
     bar = progress_bar(experiment, checkpointing)
     recorders = [
-        VirtualRecorder(rank, store, effective_share(experiment), bar if rank == 0 else None)
+        VirtualRecorder(rank, store, experiment.config(), bar if rank == 0 else None)
         for rank in range(experiment.ranks)
     ]
     clock, workers = world(experiment, dataset, recorders)
@@ -199,8 +200,8 @@ def _tuned(experiment: Experiment, dataset: Dataset) -> Experiment:
 class VirtualRecorder:
     """One virtual rank's rows, straight to the store."""
 
-    def __init__(self, rank: int, store: Any, effective: float, bar: Any):
-        self.rank, self.store, self.effective, self.bar = rank, store, effective, bar
+    def __init__(self, rank: int, store: Any, config: dict[str, Any], bar: Any):
+        self.rank, self.store, self.config, self.bar = rank, store, config, bar
         self.last_evaluation: dict[str, Any] = {}
         self.evaluated = self.reported = (
             0  # rows so far, and steps, those before a restart included
@@ -216,7 +217,7 @@ class VirtualRecorder:
             self.flush()
 
     def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
-        self.last_evaluation = row(sums, worker, self.effective, time_s)
+        self.last_evaluation = row(sums, worker, self.config, time_s)
         self.evaluated += 1
         if self.rank == 0 and self.store is not None:
             self.store.evaluation(**self.last_evaluation)

@@ -40,7 +40,7 @@ def train(
         open_store(experiment, arguments, checkpointing),
         progress_bar(experiment, checkpointing),
     )
-    recorders = {rank: VirtualRecorder(rank, store, 1.0, None) for rank in builder.roles.workers}
+    recorders = {rank: VirtualRecorder(rank, store, {}, None) for rank in builder.roles.workers}
     ledger = Ledger(store, bar)
     evaluator = builder.evaluator(store)
     virtual_servers = world(builder, evaluator, ledger, recorders)

@@ -2,12 +2,14 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from mpisgd.experiment import step_times
 from mpisgd.experiment.arguments import is_given
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.predict import calibration
+from mpisgd.training.effective import idle
 
 
 def tell_assumptions(
@@ -20,19 +22,36 @@ def tell_assumptions(
     if rank:
         return
     lines = [*_few_samples(experiment, dataset), *_high_rate(experiment, arguments)]
+    lines += _idle(experiment)
     if rank is None:
         lines += [*_free_time(experiment), *_calibrated(experiment)]
         unused = () if experiment.step_time_from == experiment.network else (calibration.STEP,)
         lines += calibration.doubts(experiment.network, unused)
-    for line in lines:
-        print(f"mpisgd: note: {line}", file=sys.stderr)
-    sys.stderr.flush()
+    _tell(lines)
+
+
+def tell_tuned(experiment: Experiment, rank: int | None = None) -> None:
+    """Once `--delay auto` is settled: whether such a run still averages."""
+    if not rank:
+        _tell(_idle(experiment))
 
 
 def tell_stopped(step: int, output: str | None) -> None:
     """After a run that a signal ended: how far it got, and where that is."""
     kept = f"; results so far: {output}.partial" if output else ""
     print(f"mpisgd: stopped by a signal after step {step}{kept}", file=sys.stderr)
+
+
+def _tell(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(f"mpisgd: note: {line}", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def _idle(experiment: Experiment) -> list[str]:
+    """It never averages, or throws away what it learns."""
+    line = idle(experiment.config())
+    return [] if line is None else [line]
 
 
 def _few_samples(experiment: Experiment, dataset: Any) -> list[str]:

@@ -17,11 +17,12 @@ from mpisgd.predict.epoch import (
     StepCost,
     averaging_cost,
     check_delay,
+    check_merge,
     delay_rule,
-    effective_share,
     even_buckets,
     overlap_cost,
 )
+from mpisgd.training.effective import effective_share
 from mpisgd.values.quantities import number
 
 TRAINABLE = ("tree", "butterfly", "halving-doubling", "ring")
@@ -126,6 +127,7 @@ def advise(
     check_delay(tau, delay)
     if workers == 1:
         allreduce_s = 0.0  # no one to average with
+    check_merge(xi, merge)
     share = effective_share(tau, delay, xi, merge)
     averaging = partial(averaging_cost, step_s, allreduce_s, workers, conditions=conditions)
     even = parts is None

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from mpisgd.predict.paleo import FLOAT_BYTES, StepTime
+from mpisgd.training.effective import MERGES
 from mpisgd.values.errors import UsageError
 from mpisgd.values.quantities import number, whole
 
 ALGORITHMS = ("minibatch", "minibatch-overlap", "local", "dasgd")
-MERGES = ("convex", "delta", "overwrite")
 RULE_TOLERANCE = 1e-9
 MOST_DELAY = 1e9  # steps: as many as a run may have
 NOISE_ROUNDS = 200
@@ -96,14 +96,11 @@ def check_delay(tau: int, delay: int) -> None:
         raise UsageError("--delay", delay, f"at most tau = {tau}; raise --tau or take auto")
 
 
-def effective_share(tau: int, delay: int, xi: float, merge: str = "convex") -> float:
-    """Effective steps / steps: a convex merge throws (1-xi) of the d steps in flight away, so a
-    round of tau steps is worth tau - (1-xi) d; `delta` loses none; `overwrite` is xi = 0."""
+def check_merge(xi: float, merge: str) -> None:
+    """UsageError for a share of the own parameters, or a merge, that there is not."""
     number("--xi", xi, high=1.0)
     if merge not in MERGES:
         raise UsageError("--merge", merge, f"choose from {', '.join(MERGES)}")
-    lost = {"convex": 1.0 - xi, "delta": 0.0, "overwrite": 1.0}[merge]
-    return (tau - lost * delay) / tau
 
 
 def iterations(samples: int, workers: int, local_batch: int) -> int:

@@ -6,8 +6,9 @@ from typing import Any
 
 from mpisgd.predict import calibration, devices, networks
 from mpisgd.predict.costs import ROUNDING
-from mpisgd.predict.epoch import MERGES, Conditions
+from mpisgd.predict.epoch import Conditions
 from mpisgd.predict.paleo import COMPUTE
+from mpisgd.training.effective import MERGES
 from mpisgd.values import quantities
 from mpisgd.values.errors import UsageError
 

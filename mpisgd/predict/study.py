@@ -12,6 +12,7 @@ from typing import Any
 from mpisgd.predict import costs, epoch, nets, paleo
 from mpisgd.predict.devices import Device
 from mpisgd.predict.networks import Network
+from mpisgd.training.effective import effective_share
 from mpisgd.values.errors import UsageError
 from mpisgd.values.quantities import number, whole
 
@@ -52,7 +53,7 @@ class Study:
     def __post_init__(self) -> None:
         whole("--batch", self.batch)
         whole("--samples", self.samples)
-        number("--xi", self.xi, high=1.0)
+        epoch.check_merge(self.xi, self.merge)
         if self.scaling not in SCALINGS:
             raise UsageError("--scaling", self.scaling, f"choose from {', '.join(SCALINGS)}")
         for name in self.algorithms:
@@ -162,7 +163,7 @@ class Case:
         """Effective steps / steps of `algorithm`."""
         if algorithm != "dasgd":
             return 1.0
-        return epoch.effective_share(tau, delay, self.study.xi, self.study.merge)
+        return effective_share(tau, delay, self.study.xi, self.study.merge)
 
 
 def cases(study: Study) -> Iterator[Case]:
@@ -236,7 +237,7 @@ def delay_rows(study: Study) -> Iterator[dict[str, Any]]:
             "ratio": t_c / t_p,
             "delay": case.rule,
             "tau": tau,
-            "effective_share": epoch.effective_share(tau, case.rule, study.xi, study.merge),
+            "effective_share": effective_share(tau, case.rule, study.xi, study.merge),
             "memory_share": memory / (study.device.memory_GB * 1e9),
         }
 

@@ -44,8 +44,8 @@ TERMS = {
     "delay": "d: steps between the start of an average and its merge (0: merged at once); by the "
     "rule, the smallest d with t_c <= d t_p, at least 1, and 0 for one rank",
     "tau": "steps between averages; by the rule d + 1",
-    "effective_share": "effective steps / steps: a convex merge throws (1 - xi) of the d steps in "
-    "flight away, so a round of tau steps is worth tau - (1 - xi) d",
+    "effective_share": "effective steps / steps of a long run: a convex merge throws (1 - xi) of "
+    "the d steps in flight away, so a round of tau steps is worth tau - (1 - xi) d",
     "memory_share": "memory of a step / memory of the device, a lower bound: parameters, "
     "gradient, momentum and kept outputs in fp32; above 1 it does not fit",
     "algorithm": "minibatch: gradients averaged every step; minibatch-overlap: in buckets during "

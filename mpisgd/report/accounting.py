@@ -1,7 +1,6 @@
 """What one training run amounts to: speed, where its time went, and honest counts of its work.
 
-Effective steps: DaSGD's convex merge throws away the fraction 1 - xi of the `delay` steps in
-flight, so a round of tau steps is worth tau - (1 - xi) * delay. A step time alone would mislead.
+A step time alone would mislead: see `training.effective`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +10,9 @@ import numpy as np
 
 from mpisgd.mpi.lab import LAB
 from mpisgd.store.reader import Run
+from mpisgd.training.effective import effective_steps
 
 PARTS = ("compute", "update", "poll", "wait")
-DEFAULT_MERGE = "convex"
 
 
 def row(run: Run, name: str) -> dict[str, Any]:
@@ -34,8 +33,9 @@ def row(run: Run, name: str) -> dict[str, Any]:
         "hosts": hosts(run),
     }
     values |= speed(run)
-    share = effective_share(run)
-    values["effective_steps"] = values["steps"] * share
+    done = values["steps"]
+    values["effective_steps"] = effective_steps(config, done)
+    share = _divided(values["effective_steps"], done)
     values["effective_step_s"] = _divided(values["step_s"], share)
     for key in ("loss", "accuracy", "ema_accuracy"):
         values[key] = last(run, key)
@@ -132,22 +132,9 @@ def step_seconds(steps: np.ndarray, tau: int) -> float | None:
 
 
 def effective_share(run: Run) -> float:
-    """Effective steps over steps: what the run itself recorded, else what its rule implies."""
-    effective, step = last(run, "steps_effective"), last(run, "step")
-    if effective is not None and step:
-        return effective / step
-    config = run.config
-    if config.get("algorithm") != "dasgd" or not config.get("tau"):
-        return 1.0
-    from mpisgd.predict.epoch import effective_share as share_of_rule
-
-    xi = config.get("xi")
-    return share_of_rule(
-        config["tau"],
-        config.get("delay") or 0,
-        0.0 if xi is None else xi,
-        config.get("merge") or DEFAULT_MERGE,
-    )
+    """Effective steps over the steps that the run did."""
+    done = speed(run)["steps"]
+    return effective_steps(run.config, done) / done if done else 1.0
 
 
 def last(run: Run, name: str) -> float | None:
@@ -179,6 +166,8 @@ def targets(run: Run, name: str, wanted: Sequence[float]) -> list[dict[str, Any]
         for key, column in TARGET_COLUMNS.items():
             stored = run.evaluation.get(column)
             values[key] = None if at is None or stored is None else stored[at].item()
+        step = values["steps"]
+        values["effective_steps"] = None if step is None else effective_steps(run.config, step)
         rows.append(values)
     return rows
 
@@ -186,7 +175,6 @@ def targets(run: Run, name: str, wanted: Sequence[float]) -> list[dict[str, Any]
 TARGET_COLUMNS: Mapping[str, str] = {
     "time_s": "time_s",
     "steps": "step",
-    "effective_steps": "steps_effective",
     "samples_computed": "samples_computed",
     "samples_used": "samples_used",
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 from mpisgd.report.accounting import clock, effective_share, lab_rate
 from mpisgd.report.collect import Named
+from mpisgd.training.effective import idle
 
 # What must be equal for times or accuracies to be compared. Ranks, algorithms and their own
 # parameters are what a comparison is about.
@@ -22,6 +23,7 @@ def notes(runs: Sequence[Named]) -> list[str]:
     real = [named for named in runs if not named.run.virtual]
     found = [_partial(named) for named in runs if not named.run.complete]
     found += [_resumed(named) for named in train if named.run.restarts]
+    found += [f"{why}: {n.name}" for n in train if (why := idle(n.run.config)) is not None]
     found += _assumed(train)
     found += _unequal("clock", "wall and virtual seconds are not comparable", runs, _clock)
     found += _unequal("machine", "machines differ, times are not comparable", real, machine)

@@ -27,7 +27,7 @@ RUNS = (
 )  # fmt: skip
 TARGETS = tuple(
     Column(key) for key in ("file", "algorithm", "ranks", "target", "reached",
-                            *accounting.TARGET_COLUMNS, "clock")
+                            *accounting.TARGET_COLUMNS, "effective_steps", "clock")
 )  # fmt: skip
 SCALING = (
     Column("scaling"), Column("algorithm"), Column("allreduce"), Column("settings"),

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,19 +136,19 @@ class Rows:
 class Recorder:
     """One rank's rows. Rank 0 holds the `store`, a store.Writer, or None to keep nothing.
 
-    `effective`: share of the work that outlives merges. `on_step`: called on rank 0 at each step.
+    `config`: the run's settings. `on_step`: called on rank 0 at each step.
     """
 
     def __init__(
         self,
         comm: Any,
         store: Any,
-        effective: float,
+        config: Mapping[str, Any],
         *,
         deadline: float = 60.0,
         on_step: Callable[[], object] | None = None,
     ):
-        self.store, self.effective, self.on_step = store, effective, on_step
+        self.store, self.config, self.on_step = store, config, on_step
         self.last_evaluation: dict[str, Any] = {}
         self.evaluated = 0  # rows so far, those before a restart included
         self.rows = Rows(
@@ -164,7 +164,7 @@ class Recorder:
 
     def evaluation(self, worker: Any, sums: np.ndarray, time_s: float) -> None:
         """Take the sums over all ranks of one evaluation."""
-        self.last_evaluation = evaluation.row(sums, worker, self.effective, time_s)
+        self.last_evaluation = evaluation.row(sums, worker, self.config, time_s)
         self.evaluated += 1
         if self.store is not None:
             self.store.evaluation(**self.last_evaluation)

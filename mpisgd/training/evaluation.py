@@ -1,16 +1,17 @@
 """Evaluating the averaged model: sums over samples, in an order that all worlds share."""
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpisgd.data import Dataset
 from mpisgd.models import Model
+from mpisgd.training.effective import effective_steps
 from mpisgd.training.parameters import Parameters
 
 if TYPE_CHECKING:
-    from mpisgd.experiment.experiment import Experiment
     from mpisgd.training.worker import Worker
 
 SUMS = ("loss", "correct", "samples", "ema_loss", "ema_correct", "train_loss", "train_samples")
@@ -39,15 +40,18 @@ def shard_sums(
     return sums
 
 
-def row(sums: np.ndarray, worker: "Worker", effective: float, time_s: float) -> dict[str, Any]:
-    """One row of /evaluation from the sums over all ranks."""
+def row(
+    sums: np.ndarray, worker: "Worker", config: Mapping[str, Any], time_s: float
+) -> dict[str, Any]:
+    """One row of /evaluation from the sums over all ranks; `config`: the run's settings."""
     computed = worker.sampler.samples_until(worker.step)
+    effective = effective_steps(config, worker.step)
     counts = {
         "step": worker.step,
         "samples_computed": computed,
         "samples_used": computed,
-        "samples_effective": computed * effective,
-        "steps_effective": worker.step * effective,
+        "samples_effective": computed * effective / (worker.step or 1),
+        "steps_effective": effective,
         "time_s": time_s,
     }
     return counts | figures(sums, worker.dataset.classes > 0, worker.ema is not None)
@@ -66,17 +70,3 @@ def figures(sums: np.ndarray, classes: bool, ema: bool) -> dict[str, Any]:
         values["ema_loss"] = named["ema_loss"] / samples
         values["ema_accuracy"] = named["ema_correct"] / samples
     return values
-
-
-def effective_share(experiment: "Experiment") -> float:
-    """Share of the local work that outlives the merges: (tau - (1-xi) delay) / tau for DaSGD.
-
-    The convex merge throws away the fraction 1 - xi of the `delay` steps in flight, overwrite all
-    of them, delta none.
-    """
-    if experiment.algorithm != "dasgd":
-        return 1.0
-    lost = {"convex": 1 - (experiment.xi or 0.0), "delta": 0.0, "overwrite": 1.0}
-    tau, delay = experiment.tau or 1, experiment.delay or 0
-    assert isinstance(delay, int), "not tuned yet"
-    return (tau - lost[str(experiment.merge)] * delay) / tau
