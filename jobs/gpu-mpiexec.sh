@@ -18,17 +18,10 @@ set -e
 source .venv/bin/activate
 set +e
 
-# Each rank sees one GPU of its node's: the one with the rank's number on the node.
-one_gpu='
-    IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:?no GPU was given to this job}"
-    place=${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:?not told by mpiexec}}
-    export CUDA_VISIBLE_DEVICES=${gpus[place]:?more ranks than GPUs on this node}
-    exec "$@"
-'
-
 # Slurm sends USR1 to this shell before the time limit. Passed on, it makes all ranks stop
 # together at their next merge, with their results written; half of the time later they are ended
-# anyway. On TERM (scancel) Slurm tells the ranks itself, and this shell only waits for them.
+# anyway. On TERM (scancel) they are told as well, at once: Slurm ends them KillWait
+# (30 s) later.
 ranks=
 warned=
 heard=
@@ -42,9 +35,9 @@ warn() {
     timer=$!
 }
 trap warn USR1
-trap 'heard=yes' TERM
+trap 'heard=yes; ranks=${ranks:-$!}; kill -USR1 "$ranks" 2>/dev/null' TERM
 
-mpiexec -n 16 bash -c "$one_gpu" one-gpu \
+mpiexec -n 16 \
     mpisgd train --algorithm=dasgd --tau=4 --delay=3 --allreduce=ring --hidden=1024,1024 \
     --data=synthetic --batch=64 --steps=1000 --evaluate-every=0 --scaling=weak \
     --output=results/gpu/dasgd-ring-16ranks-seed0-65c47e91.h5 --resume=auto \

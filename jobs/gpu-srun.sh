@@ -36,7 +36,7 @@ warn() {
 trap warn USR1
 trap 'heard=yes' TERM
 
-srun --mpi=pmix --ntasks=16 --cpus-per-task=8 --gpus-per-task=1 --gpu-bind=single:1 --kill-on-bad-exit=1 \
+srun --mpi=pmix --ntasks=16 --cpus-per-task=8 --gpus-per-task=1 --gpu-bind=none --kill-on-bad-exit=1 \
     mpisgd train --algorithm=dasgd --tau=4 --delay=3 --allreduce=ring --hidden=1024,1024 \
     --data=synthetic --batch=64 --steps=1000 --evaluate-every=0 --scaling=weak \
     --output=results/gpu/dasgd-ring-16ranks-seed0-65c47e91.h5 --resume=auto \

@@ -19,7 +19,8 @@ set +e
 
 # Slurm sends USR1 to this shell before the time limit. Passed on, it makes all ranks stop
 # together at their next merge, with their results written; half of the time later they are ended
-# anyway. On TERM (scancel) Slurm tells the ranks itself, and this shell only waits for them.
+# anyway. On TERM (scancel) they are told as well, at once: Slurm ends them KillWait
+# (30 s) later.
 ranks=
 warned=
 heard=
@@ -33,7 +34,7 @@ warn() {
     timer=$!
 }
 trap warn USR1
-trap 'heard=yes' TERM
+trap 'heard=yes; ranks=${ranks:-$!}; kill -USR1 "$ranks" 2>/dev/null' TERM
 
 mpiexec -n 256 \
     mpisgd train --algorithm=dasgd --tau=4 --delay=3 --allreduce=halving-doubling \

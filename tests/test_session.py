@@ -136,7 +136,16 @@ def test_what_all_ranks_agreed_on_ends_them_without_an_abort(rank, capsys, monke
     assert said_before.pop() == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_one_end_told_in_several_ways_is_one():
+    """Slurm sends TERM, its script USR1, and mpiexec hands both on."""
+    comm, asked = Comm(), []
+    with session.Signals(comm, lambda: asked.append(True)) as signals:
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1):
+            os.kill(os.getpid(), number)
+        assert (signals.received, asked, comm.codes) == (signal.SIGUSR1, [True], [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_asks_once_and_a_second_one_aborts(number, capsys):
     comm, asked = Comm(), []
     before = signal.getsignal(number)

@@ -295,6 +295,8 @@ OF_SLURM = {
     "launcher = 'mpiexec'\nlines = [\"--x\\n#SBATCH\"]": "an option of sbatch on one line",
     "launcher = 'mpiexec'\ntime = 'soon'": "slurm.time 'soon': a time limit",
     "launcher = 'mpiexec'\ntime = true": "slurm.time True: a time limit",
+    "launcher = 'mpiexec'\nnodes = 99999999999999999999": "slurm.nodes 9999",
+    "launcher = 'mpiexec'\ntime = '99:99:99'": "slurm.time '99:99:99': a time limit",
     "launcher = 'mpiexec'\ntime = '0:00'": "slurm.time '0:00': a time limit",
     "launcher = 'mpiexec'\ntime = 1": "slurm.time '1': longer than warning-seconds",
     "launcher = 'mpiexec'\nnodes = 1\ntasks-per-node = 2": "1 nodes of 2 tasks have no room for 3",

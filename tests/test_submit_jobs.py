@@ -126,13 +126,15 @@ def test_a_warning_is_passed_on_and_the_job_requeued(
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_the_code_of_the_ranks_is_the_jobs_whatever_is_heard_meanwhile(tmp_path, monkeypatch, code):
-    """TERM comes to the shell and is no reason to leave the ranks behind; nor to requeue."""
+    """TERM (scancel) is handed on, and is no reason to leave the ranks behind; nor to requeue."""
     monkeypatch.chdir(tmp_path)
-    stub("mpiexec", f"kill -TERM $PPID; kill -TERM $PPID; sleep 0.2; echo done; exit {code}\n")
+    ranks = "trap 'echo told' USR1; kill -TERM $PPID; kill -TERM $PPID; sleep 0.2; sleep 0.2"
+    stub("mpiexec", f"{ranks}; echo done; exit {code}\n")
     stub("scontrol", 'echo "$@"\n')
     run = GridRun(Experiment(scaling="weak", ranks=2))
     done = played(script.text(run, Settings("mpiexec", restarts=5), Path("f"), "g.toml"))
-    assert (done.stdout, done.returncode) == ("done\n", code)
+    assert set(done.stdout.splitlines()) == {"told", "done"}
+    assert done.returncode == code
 
 
 def test_a_setup_that_fails_ends_the_job(tmp_path, monkeypatch):
@@ -142,18 +144,6 @@ def test_a_setup_that_fails_ends_the_job(tmp_path, monkeypatch):
     run = GridRun(Experiment(scaling="weak", ranks=2))
     done = played(script.text(run, setup, Path("f"), "g.toml"))
     assert (done.stdout, done.returncode) == ("", 1)
-
-
-@pytest.mark.parametrize("place", ["MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK"])
-def test_each_rank_under_mpiexec_sees_its_own_gpu(tmp_path, monkeypatch, place):
-    monkeypatch.chdir(tmp_path)
-    stub("mpiexec", f'shift 2; for i in 0 1 2; do {place}=$i "$@"; done\n')
-    stub("mpisgd", 'echo "$CUDA_VISIBLE_DEVICES of $1"\n')
-    asked = Settings("mpiexec", program="mpisgd", tasks_per_node=2, gpu_per_rank=True)
-    run = GridRun(Experiment(scaling="weak", ranks=2))
-    done = played(script.text(run, asked, Path("f"), "g.toml"), CUDA_VISIBLE_DEVICES="3,7")
-    assert done.stdout == "3 of train\n7 of train\n"
-    assert "more ranks than GPUs" in done.stderr
 
 
 @given(st.integers(1, 300), st.none() | st.integers(1, 40), st.none() | st.integers(1, 40))
@@ -238,6 +228,34 @@ def test_what_was_submitted_before_a_refusal_is_kept(slurm):
     assert jobs() == ["101", "102", "103"]
 
 
+def test_a_number_is_read_between_the_banners_of_a_site(slurm):
+    stub("sbatch", SBATCH.replace('echo "$number;', 'echo "Welcome to 7 sites"; echo "$number;'))
+    assert submit("g.toml") == 0
+    assert submit("g.toml") == 0
+    assert jobs() == ["101", "102", "103"]
+
+
+def test_a_job_without_a_number_is_not_sent_again_until_its_record_is_deleted(slurm, capsys):
+    stub("sbatch", SBATCH.replace('"$number;cluster"', "done"))
+    with pytest.raises(
+        UsageError, match=r"printed no number of a job; see squeue, and delete .*job"
+    ):
+        submit("g.toml")
+    stub("sbatch", SBATCH)
+    assert submit("g.toml", "--format", "csv") == 0
+    assert jobs() == ["101", "102", "103"]
+    Path("queue").write_text("")
+    assert (
+        submit("g.toml", "--format", "csv") == 0
+    )  # the two whose numbers are known are sent again
+    assert jobs() == ["104", "105"]
+    assert ",sent," in capsys.readouterr().out
+    (record,) = (path for path in Path().rglob("*.job") if path.read_text() == "sent\n")
+    record.unlink()
+    assert submit("g.toml") == 0
+    assert jobs() == ["104", "105", "106"]
+
+
 def test_nothing_is_submitted_when_slurm_does_not_answer(slurm):
     submit("g.toml")
     stub("squeue", "echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1\n")
@@ -298,19 +316,26 @@ def test_without_locks_submit_goes_on(slurm, monkeypatch):
 @pytest.mark.parametrize(
     ("program", "told"),
     [
-        ("#!/bin/sh\nexec sleep 60\n", "sbatch: can't be asked: .*timed out after 1 s"),
         ("#!/bin/sh\nexit 3\n", "sbatch: ended with 3"),
-        ("#!/bin/sh\necho Submitted batch job 7\n", "sbatch .*: printed no number of a job"),
+        ("#!/no/such/shell\n", "sbatch: can't be asked: .*No such file"),
     ],
 )
-def test_an_odd_answer_of_sbatch_is_no_job(slurm, monkeypatch, program, told):
+def test_where_sbatch_refuses_there_is_no_job(slurm, monkeypatch, program, told):
     """Nothing goes on record, so that the next try submits it."""
-    if "sleep" in program:
-        monkeypatch.setattr(queue, "TIMEOUT", 1)
     Path("bin", "sbatch").write_text(program)
     with pytest.raises(UsageError, match=told):
         submit("g.toml", "--folder", "f")
     assert list(Path("f").glob("*.job")) == []
+    stub("sbatch", SBATCH)
+    assert submit("g.toml", "--folder", "f") == 0
+    assert jobs() == ["101", "102", "103"]
+
+
+def test_a_job_that_sbatch_may_have_sent_before_it_hung_is_not_sent_again(slurm, monkeypatch):
+    monkeypatch.setattr(queue, "TIMEOUT", 1)
+    stub("sbatch", SBATCH + "exec sleep 60\n")
+    with pytest.raises(UsageError, match=r"sbatch: can't be asked: .*timed out after 1 s"):
+        submit("g.toml", "--folder", "f")
     monkeypatch.setattr(queue, "TIMEOUT", 60)
     stub("sbatch", SBATCH)
     assert submit("g.toml", "--folder", "f") == 0

@@ -13,6 +13,7 @@ from allreduce.algorithms import build
 from allreduce.native import NATIVE, Native, cuda_aware
 from allreduce.plan import Plan
 from allreduce.schedule import bounds
+from mpisgd.mpi.session import local_rank
 from mpisgd.values.errors import MissingExtra
 
 Call = Callable[[], object]
@@ -58,11 +59,14 @@ class Vectors:
 
 
 def module_of(backend: str) -> Any:
-    """NumPy, or CuPy; MissingExtra where that is not installed."""
+    """NumPy, or CuPy on the device of this rank; MissingExtra where that is not installed."""
     try:
-        return import_module(backend)
+        module = import_module(backend)
     except ImportError:
         raise MissingExtra("CuPy", f"--backend {backend}", "cuda12") from None
+    if module is not np:
+        module.cuda.Device(local_rank() % module.cuda.runtime.getDeviceCount()).use()
+    return module
 
 
 def operation(

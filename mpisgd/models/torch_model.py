@@ -18,6 +18,7 @@ import numpy as np
 from mpisgd.data import Dataset
 from mpisgd.models import ModelOptions, Progress, Ready, Sums
 from mpisgd.models.layers import Meter
+from mpisgd.mpi.session import local_rank
 from mpisgd.predict.nets.language import Net, lower
 from mpisgd.training.parameters import Parameters
 from mpisgd.values.errors import MissingExtra
@@ -77,7 +78,8 @@ class TorchModel:
         there is one]."""
         torch.set_num_threads(int(os.environ.get(THREADS, "1") or "1"))
         self.name, self.sample, self.criterion = name, net.sample, criterion
-        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        self.device = device or (f"cuda:{local_rank() % devices}" if devices else "cpu")
         self._make = make
         with torch.device("meta"):  # the values will be those of flat buffers
             self.module = make()

@@ -23,6 +23,7 @@ from mpisgd.values.processes import handle
 
 ANNOUNCED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
 STEP = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")  # of an srun step, when SLURM_PROCID is set too
+LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 TEXT = 256  # bytes a rank can tell the others
 GRACE = 5.0  # s from a signal to the abort, if no merge has stopped the run by then
@@ -79,7 +80,16 @@ def announced_tasks(environment: Mapping[str, str]) -> int:
 
 def rank_told() -> int:
     """This process's rank as its launcher tells it, before MPI has started; 0 if it does not."""
-    values = (os.environ.get(name, "") for name in RANKS)
+    return _number_in(RANKS)
+
+
+def local_rank() -> int:
+    """Its number among the ranks of its node, which chooses its device; 0 if nobody tells it."""
+    return _number_in(LOCAL_RANKS)
+
+
+def _number_in(names: tuple[str, ...]) -> int:
+    values = (os.environ.get(name, "") for name in names)
     return next((int(v) for v in values if v.isascii() and v.isdigit()), 0)
 
 
@@ -209,6 +219,7 @@ class Signals:
     def __init__(self, comm: Any, ask: Callable[[], None], busy: Callable[[], bool] = bool):
         self.comm, self.ask, self.busy = comm, ask, busy
         self.received: signal.Signals | None = None
+        self._heard: set[int] = set()
         self._timer: threading.Timer | None = None
         self._before: dict[int, Any] = {}
 
@@ -228,8 +239,11 @@ class Signals:
             self._timer.cancel()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        again = number in self._heard
+        self._heard.add(number)
         if self.received is not None:
-            self._give_up(f"{signal.Signals(number).name}: interrupted twice")
+            if again and number != signal.SIGUSR1:  # Slurm, its script and mpiexec may all tell it
+                self._give_up(f"{signal.Signals(number).name}: interrupted twice")
             return
         self.received = signal.Signals(number)
         self.ask()

@@ -80,6 +80,9 @@ def look(runs: Sequence[GridRun], folder: Path) -> list[Found]:
     found = []
     for run, done, number in zip(runs, finished, numbers, strict=True):
         slurm_state = queued.get((number or "", run.name))
+        if number == queue.SENT:
+            states = (state for (_, name), state in queued.items() if name == run.name)
+            slurm_state, number = next(states, queue.SENT), None
         if done:
             found.append(Found(State.FINISHED))
         elif slurm_state is not None:
@@ -116,4 +119,4 @@ def _number(record: Path) -> str | None:
         if not os.path.lexists(record):
             return None
         raise UsageError(str(record), None, f"can't be read: {error}") from None
-    return number if number.isascii() and number.isdigit() else None
+    return number if number == queue.SENT or (number.isascii() and number.isdigit()) else None

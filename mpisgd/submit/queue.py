@@ -1,6 +1,7 @@
 """Slurm's queue: putting scripts in, and asking what is in it."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,13 @@ from pathlib import Path
 from mpisgd.values.errors import UsageError
 
 TIMEOUT = 120.0  # s for one call
+NUMBER = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S*)?\s*$", re.ASCII | re.MULTILINE)
+SENT = "sent"  # in the place of a number: of a job that nobody knows the number of
 GUARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Refused(UsageError):
+    """Slurm has answered, and it is no."""
 
 
 def check() -> None:
@@ -34,15 +41,24 @@ def states() -> dict[tuple[str, str], str]:
 def submit(script: Path, record: Path) -> str:
     """The number of the new job of `script`, written to `record` before a signal can come between.
 
-    UsageError with sbatch's words when it refuses.
+    Until Slurm has answered, the record says that it was sent, and so it stays if nobody knows what
+    became of it: a job is never sent twice. UsageError with sbatch's words when it refuses.
     """
     with _deferred():
-        printed = _ask(["sbatch", "--parsable", os.path.abspath(script)])
-        number = printed.strip().partition(";")[0]
-        if not number.isdigit():
-            raise UsageError("sbatch", printed, "printed no number of a job")
-        record.write_text(number + "\n", encoding="ascii")
-    return number
+        record.write_text(SENT + "\n", encoding="ascii")
+        try:
+            printed = _ask(["sbatch", "--parsable", os.path.abspath(script)])
+        except Refused:
+            record.unlink()
+            raise
+        numbers = NUMBER.findall(printed)
+        if not numbers:  # banners of a site may stand around it
+            allowed = (
+                f"printed no number of a job; see squeue, and delete {record} to send it again"
+            )
+            raise UsageError("sbatch", " ".join(printed.split())[:200], allowed)
+        record.write_text(numbers[-1] + "\n", encoding="ascii")
+    return numbers[-1]
 
 
 @contextmanager
@@ -61,9 +77,11 @@ def _ask(words: Sequence[str]) -> str:
             words, capture_output=True, text=True, errors="replace", timeout=TIMEOUT,
             check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as problem:
+    except OSError as problem:
+        raise Refused(words[0], None, f"can't be asked: {problem}") from None
+    except subprocess.TimeoutExpired as problem:
         raise UsageError(words[0], None, f"can't be asked: {problem}") from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise UsageError(words[0], None, said[-1] if said else f"ended with {done.returncode}")
+        raise Refused(words[0], None, said[-1] if said else f"ended with {done.returncode}")
     return done.stdout

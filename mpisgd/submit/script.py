@@ -19,7 +19,7 @@ TEXT = """\
 
 {setup}# Slurm sends USR1 to this shell before the time limit. Passed on, it makes all ranks stop
 # together at their next merge, with their results written; half of the time later they are ended
-# anyway. On TERM (scancel) Slurm tells the ranks itself, and this shell only waits for them.
+# anyway. {cancelled}
 ranks=
 warned=
 heard=
@@ -33,7 +33,7 @@ warn() {{
     timer=$!
 }}
 trap warn USR1
-trap 'heard=yes' TERM
+trap '{on_term}' TERM
 
 {command} &
 ranks=${{ranks:-$!}}
@@ -47,21 +47,15 @@ if [ -n "$warned" ] && [ "$code" -ne 0 ]; then
 fi
 exit "$code"
 """
+BY_SLURM = "On TERM (scancel) Slurm tells the ranks itself, and this shell only waits for them."
+BY_SHELL = """\
+On TERM (scancel) they are told as well, at once: Slurm ends them KillWait
+# (30 s) later.\
+"""
+PASS_ON = 'heard=yes; ranks=${ranks:-$!}; kill -USR1 "$ranks" 2>/dev/null'
 REQUEUE = """
     # Back into the queue, at most {restarts} {times}.
     [ "${{SLURM_RESTART_COUNT:-0}}" -ge {restarts} ] || scontrol requeue "$SLURM_JOB_ID\""""
-# Under mpiexec all ranks of a node see all its GPUs. SLURM_LOCALID is the same for all of them: it
-# is that of mpiexec's own helper on the node.
-ONE_GPU = """\
-# Each rank sees one GPU of its node's: the one with the rank's number on the node.
-one_gpu='
-    IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:?no GPU was given to this job}"
-    place=${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:?not told by mpiexec}}
-    export CUDA_VISIBLE_DEVICES=${gpus[place]:?more ranks than GPUs on this node}
-    exec "$@"
-'
-
-"""
 
 
 def text(run: GridRun, settings: Settings, folder: Path, source: str) -> str:
@@ -72,13 +66,14 @@ def text(run: GridRun, settings: Settings, folder: Path, source: str) -> str:
     """
     setup = "".join(f"{line}\n" for line in settings.setup)
     before = f"set -e\n{setup}set +e\n\n" if setup else ""
-    if _one_gpu(run, settings):
-        before += ONE_GPU
     requeue = ""
     if settings.restarts:
         times = "time" if settings.restarts == 1 else "times"
         requeue = REQUEUE.format(restarts=settings.restarts, times=times)
+    by_slurm = _launcher(run, settings)[:1] == ["srun"]
     return TEXT.format(
+        cancelled=BY_SLURM if by_slurm else BY_SHELL,
+        on_term="heard=yes" if by_slurm else PASS_ON,
         title=f"{run.name} of {_shown(source)}, written by mpisgd submit.",
         directives="\n".join(f"#SBATCH {d}" for d in directives(run, settings, folder)),
         setup=before,
@@ -131,24 +126,18 @@ def _launcher(run: GridRun, settings: Settings) -> list[str]:
     return settings.launcher.split()
 
 
-def _one_gpu(run: GridRun, settings: Settings) -> bool:
-    """Whether ranks must choose among their node's GPUs; srun gives each its own."""
-    return settings.gpu_per_rank and _launcher(run, settings) == ["mpiexec"]
-
-
 def _command(run: GridRun, settings: Settings, folder: Path) -> str:
     """The command of the script, on lines short enough to read."""
     words = _launcher(run, settings)
     if words and words[0] == "srun":
         # srun has --cpus-per-task from nobody else; without the last one a dead rank is waited for.
         words += [f"--ntasks={run.tasks}", f"--cpus-per-task={settings.cpus_per_task}"]
-        words += ["--gpus-per-task=1", "--gpu-bind=single:1"] if settings.gpu_per_rank else []
+        # Each rank chooses by its number on the node, and its peers' GPUs stay visible to it.
+        words += ["--gpus-per-task=1", "--gpu-bind=none"] if settings.gpu_per_rank else []
         words.append("--kill-on-bad-exit=1")
     elif words:
         words += ["-n", str(run.tasks)]
     start = shlex.join(words)
-    if _one_gpu(run, settings):
-        start += ' bash -c "$one_gpu" one-gpu'
     program = own(["mpisgd"]) if settings.program is None else [settings.program]
     rest = [*program, *run.words(str(folder / f"{run.name}.h5"))]
     return _folded([start] if start else [], rest)

@@ -57,6 +57,8 @@ def _limit() -> Kind:
             raise ValueError
         if not TIME.fullmatch(str(value)) or not 0 < seconds(str(value)) <= LONGEST_S:
             raise ValueError
+        if any(int(part) > 59 for part in re.split(":", str(value))[1:]):  # 99:99 is a typing error
+            raise ValueError
         return str(value)
 
     known = 'a time limit as sbatch reads it, such as "30" (minutes) or "1-12:00:00"'
@@ -82,12 +84,12 @@ class Settings:
     account: str | None = _set(None, line())
     partition: str | None = _set(None, line())
     time: str | None = _set(None, _limit())
-    nodes: int | None = _set(None, whole(1))
-    tasks_per_node: int | None = _set(None, whole(1))
-    cpus_per_task: int = _set(1, whole(1))
+    nodes: int | None = _set(None, whole(1, 100_000))
+    tasks_per_node: int | None = _set(None, whole(1, 4096))
+    cpus_per_task: int = _set(1, whole(1, 4096))
     gpu_per_rank: bool = _set(False, switch())
     warning_seconds: int = _set(60, whole(1, 65535))
-    restarts: int = _set(0, whole(0))
+    restarts: int = _set(0, whole(0, 1000))
     setup: tuple[str, ...] = _set((), lines(line()))
     lines: tuple[str, ...] = _set((), lines(_option()))
 
