@@ -347,6 +347,18 @@ def test_a_run_that_does_not_tell_enough_is_refused(tmp_path, config, columns, r
         measured.from_run(str(path))
 
 
+def test_a_run_whose_averages_end_before_they_begin_is_refused(tmp_path):
+    path = tmp_path / "run.h5"
+    with Writer(path, kind="train", config=RUN, environment={}, ranks=2) as writer:
+        for rank in range(2):
+            writer.steps(rank, 1, {name: np.full(5, 0.01) for name in ("compute_s", "update_s")})
+            for step, end in enumerate([2.0, 3.0, 0.5, 5.0, 6.0], 1):
+                writer.event(rank, "flight", "mean", float(step), end, step)
+        writer.complete({})
+    with pytest.raises(UsageError, match="averages that end after they began"):
+        measured.from_run(str(path))
+
+
 @pytest.mark.parametrize(("seconds", "words"), [("0.5s", 1), ("40ms", 0)])
 def test_a_delay_that_nobody_tried_has_a_word_of_caution(capsys, seconds, words):
     step = ["advise", "--step-time", "10ms", "--all-reduce-time", seconds, "--ranks", "8"]

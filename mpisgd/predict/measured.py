@@ -54,6 +54,9 @@ def from_run(path: str) -> Found:
             raise UsageError(PLACE, path, "does not say with which batch and all-reduce it was run")
         if not len(busy) or not durations:
             raise UsageError(PLACE, path, "holds no step that every rank has reported")
+        if min(durations) < 0:
+            allowed = "needed: averages that end after they began; its recorder erred, run it anew"
+            raise UsageError(PLACE, path, allowed)
         kind = "simulated" if run.virtual else "measured"
         return Found(
             float(np.median(busy.max(axis=1))),
@@ -90,7 +93,7 @@ def _durations(events: Mapping[str, Any]) -> list[float]:
         if lane == LANES.index("flight"):
             begins[step] = max(start_s, begins.get(step, start_s))
             ends[step] = max(end_s, ends.get(step, end_s))
-    return [max(0.0, ends[step] - begins[step]) for step in ends]
+    return [ends[step] - begins[step] for step in ends]
 
 
 def from_calibration(path: str, ranks: int, batch: int, nbytes: int, allreduce: str) -> Found:

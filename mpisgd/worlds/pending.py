@@ -32,8 +32,11 @@ class _Pending:
 class PolledAllreduce(_Pending):
     """A plan that its rank moves on; `look` looks at everything in flight there.
 
-    `began_s`, `ended_s`: when it was started last, and when its arrival was noticed.
+    `began_s`, `ended_s`: when it was started last, and when its arrival was noticed; between the
+    two it is `in_flight`.
     """
+
+    in_flight = False
 
     def __init__(
         self,
@@ -45,22 +48,21 @@ class PolledAllreduce(_Pending):
         self.plan, self._begin, self._look, self._now = plan, begin, look, now
 
     def start(self) -> None:
-        self.began_s = self._now()
+        self.began_s, self.in_flight = self._now(), True
         self._begin(self)
 
     def landed(self) -> bool:
-        """Move on; whether it has arrived."""
-        if not self.plan.test():
-            return False
-        self.ended_s = self._now()
-        return True
+        """Move on; whether it has arrived. Its end is the time of the look that found it there."""
+        if self.in_flight and self.plan.test():
+            self.ended_s, self.in_flight = self._now(), False
+        return not self.in_flight
 
     def wait(self) -> None:
         wait_until(self._arrived, lambda: self.plan.position)
 
     def _arrived(self) -> bool:
         self._look()
-        return self.plan.test()
+        return not self.in_flight
 
 
 class ThreadedAllreduce(_Pending):

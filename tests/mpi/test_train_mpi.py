@@ -83,3 +83,16 @@ def test_a_delay_is_measured_before_the_run_and_the_same_on_all_ranks(mpi: Ranks
         assert run.complete
         assert 0 <= run.config["delay"] <= run.config["tau"] == 3
         assert run.reported.tolist() == [9, 9]
+
+
+@pytest.mark.parametrize("progress", ["poll", "thread"])
+def test_every_average_is_recorded_and_ends_after_it_began(mpi: Ranks, tmp_path, progress):
+    words = ["mpisgd", "train", "--algorithm", "local", "--tau", "2", "--steps", "200",
+             "--hidden", "4", "--evaluate-every", "0", "--progress", progress,
+             "--output", str(path := tmp_path / "a.h5")]  # fmt: skip
+    mpi.run(3, words, timeout=120)
+    with read(path) as run:
+        events = run.events
+        assert len(events["step"]) == 3 * 100
+        assert np.bincount(events["step"])[2::2].tolist() == [3] * 100
+        assert (events["end_s"] > events["start_s"]).all()
