@@ -138,6 +138,13 @@ CHANGES = {
     "mean": (AVERAGED, "0", "worker/means/0/result", lambda old: old.astype(float)),
     "kept": (SLOWMO, "1", "worker/kept/slow", lambda old: old[1:]),
     "kind": (AVERAGED, "0", "worker", lambda old: 7),
+    "inf": (AVERAGED, "1", "worker/parameters", lambda old: old + np.float32(np.inf)),
+    "served-inf": (
+        SERVED["async"],
+        "server1",
+        "own/parameters",
+        lambda old: old * np.float32("nan"),
+    ),
     "server": (SERVED["async"], "server1", "own/parameters", lambda old: old.astype(float)),
     "held": (SERVED["one"], "server0", "own/waiting", lambda old: {"0": 3}),
     "worker": (SERVED["one"], "worker2", "own/parameters", lambda old: old[:-1]),

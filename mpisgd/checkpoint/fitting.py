@@ -14,6 +14,7 @@ from mpisgd.checkpoint.state import BadState
 from mpisgd.data import Dataset
 from mpisgd.experiment.building import Place, algorithm_run, build_worker
 from mpisgd.experiment.experiment import Experiment
+from mpisgd.training.worker import is_finite
 from mpisgd.values.errors import UsageError
 
 UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
@@ -80,12 +81,18 @@ def _check_worker(experiment: Experiment, worker: Any, state: Mapping[str, Any])
     """The algorithm itself says what it needs of the state, up to where it would begin a step."""
     worker.means.clear()
     worker.kept.clear()
-    worker.restore(state)
+    _restore(worker, state)
     if worker.step < worker.last:
         with suppress(Begun):
             next(algorithm_run(experiment, worker))
         if worker.kept.keys() != state.get("kept", {}).keys():
             raise BadState(f"the algorithm keeps {', '.join(worker.kept) or 'nothing'}")
+
+
+def _restore(role: Any, state: Mapping[str, Any]) -> None:
+    role.restore(state)
+    if not is_finite(state):
+        raise BadState("its parameters, or what goes with them, are not finite")
 
 
 def _check_served(
@@ -99,8 +106,8 @@ def _check_served(
     for number, rank in enumerate(roles.servers):
         state = checkpoint.state(f"server{number}" if virtual else str(rank))
         own = state if virtual else state["server"]
-        builder.server(None, number).restore(own if alone else own["own"])
+        _restore(builder.server(None, number), own if alone else own["own"])
     for number, rank in enumerate([] if alone else roles.workers):
         state = checkpoint.state(f"worker{number}" if virtual else str(rank))
         own = state if virtual else state["worker"]
-        builder.worker(Place(number, len(roles.workers)), number).restore(own["own"])
+        _restore(builder.worker(Place(number, len(roles.workers)), number), own["own"])

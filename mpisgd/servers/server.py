@@ -32,6 +32,7 @@ from mpisgd.servers.messages import (
     Request,
     Verdict,
 )
+from mpisgd.training.gradient import finite
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.site import ServerSite
 
@@ -190,6 +191,8 @@ class Server:
         shares = weights(ordered, self.version, self.policy.by_staleness)
         gradient = mean(ordered, shares, self._sum, self._scratch)
         self.optimiser.step(self.parameters, gradient, rate)
+        if not finite(self.parameters):
+            self._fail(ordered[0].step, ordered[0].worker)
         if self.ema is not None:
             self.ema.update(self.parameters)
         self.version += 1
@@ -337,10 +340,9 @@ class Server:
         asked, worker = Request(*message.header), message.source
         self.site.paused_s = max(self.site.paused_s, asked.paused_s)
         if asked.failed_step:
-            failed = int(asked.failed_step), int(asked.failed_worker)
-            self.failed = failed if self.failed is None else min(failed, self.failed)
+            self._fail(int(asked.failed_step), int(asked.failed_worker))
         self.asked |= bool(asked.stop or self.site.asked_to_stop)
-        self.stopping |= bool(asked.failed_step) or (self.asked and not self.defers)
+        self.stopping |= self.asked and not self.defers
         push = Push(
             worker, int(asked.step), int(asked.version), int(asked.samples), asked.loss,
             self._scratch[:0] if message.payload is None else message.payload, message.arrived_s,
@@ -354,6 +356,12 @@ class Server:
         self.loss_sum += push.loss * push.samples
         self.loss_samples += push.samples
         return push
+
+    def _fail(self, step: int, worker: int) -> None:
+        """Something was not finite there, or in the update with its gradient."""
+        failed = step, worker
+        self.failed = failed if self.failed is None else min(failed, self.failed)
+        self.stopping = True
 
     def _send(self, worker: int, used: int, staleness: int) -> None:
         failed_step, failed_worker = self.failed or (0, 0)

@@ -268,4 +268,4 @@ def _order(item: tuple[str, Any]) -> int:
 
 def not_finite(step: int, worker: int) -> NotFinite:
     """As the run reports it."""
-    return NotFinite(f"loss or gradient not finite on worker {worker} at step {step}")
+    return NotFinite(f"loss, gradient or parameters not finite on worker {worker} at step {step}")

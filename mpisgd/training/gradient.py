@@ -1,5 +1,6 @@
 """What every worker does, whoever keeps its parameters: its batch, and the gradient of that."""
 
+import math
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -15,7 +16,8 @@ Steps = Generator[None, None, None]
 
 
 class NotFinite(ArithmeticError):
-    """A loss or gradient was not finite; every rank stops before the merge that would spread it."""
+    """A loss, a gradient, or what came of one, was not finite; every rank stops before the merge
+    that would spread it, and before it is saved."""
 
 
 class GradientWorker:
@@ -113,9 +115,12 @@ class GradientWorker:
 
 
 def finite(flat: np.ndarray) -> bool:
-    """Whether all of `flat` is. A sum of finite numbers is, but for overflow: then look at each."""
+    """Whether all of `flat` is. A sum of squares is then, but for overflow: then look at each.
+
+    Squares, since BLAS sums them in half the time that a plain sum takes.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(flat.sum()) or np.isfinite(flat).all())
+        return math.isfinite(np.dot(flat, flat)) or bool(np.isfinite(flat).all())
 
 
 def weigh(flat: np.ndarray, share: float) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from mpisgd.checkpoint.rests import Rests
-from mpisgd.checkpoint.state import copy_into
+from mpisgd.checkpoint.state import copy_into, flatten
 from mpisgd.data import Dataset
 from mpisgd.data.augment import Augment
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
 from mpisgd.training.buckets import borders
-from mpisgd.training.gradient import GradientWorker, NotFinite
+from mpisgd.training.gradient import GradientWorker, NotFinite, finite
 from mpisgd.training.mean import Mean, Wire
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.parameters import Parameters
@@ -108,6 +108,7 @@ class Worker(GradientWorker):
     def end_step(self) -> Steps:
         """Record the step; evaluate if it is due. Here nothing but `step` is in a local variable
         of the algorithm."""
+        self._check()
         columns = {} if self.age is None else {"staleness": self.age}
         self.site.end_step(
             loss=self.loss, samples=self.samples, rate=self.rate(self.step), **columns
@@ -135,6 +136,7 @@ class Worker(GradientWorker):
         assert self.rests is not None
         for mean in self.means:
             yield from mean.drain()
+        self._note(is_finite(self.state()))
         yield from self.site.rest(self)
         self.rests.rested(self.site.now())
 
@@ -167,6 +169,15 @@ class Worker(GradientWorker):
         if self.ema is not None:
             copy_into(self.ema.state(), state.get("ema", {}), "moving average")
         self._saved = state
+
+    def _check(self) -> None:
+        """Whether the step's update and merge have left finite parameters: of finite gradients a
+        sum may overflow, or a rate be too high. Where all ranks hold the same, all stop here."""
+        with self.site.updating():
+            fine = finite(self.parameters.flat)
+        self._note(fine)
+        if self.equal and not fine:
+            raise first_not_finite([self.step] * self.size)
 
     def read_signals(self, extra: np.ndarray) -> Steps:
         """What the signals of all ranks, behind an average, say. Raises NotFinite."""
@@ -237,7 +248,13 @@ class Worker(GradientWorker):
         return self.sampler.share(self.rank, self.batch_index, steps)
 
 
+def is_finite(state: Mapping[str, Any]) -> bool:
+    """Whether all arrays of a state are; single numbers are times and counts."""
+    arrays = (array for array in flatten(state).values() if array.ndim and array.dtype.kind == "f")
+    return all(finite(array.reshape(-1)) for array in arrays)
+
+
 def first_not_finite(steps: Sequence[int]) -> NotFinite:
     """From the step of each rank where something was not finite, 0 where nothing was."""
     step, rank = min((step, rank) for rank, step in enumerate(steps) if step)
-    return NotFinite(f"loss or gradient not finite on rank {rank} at step {step}")
+    return NotFinite(f"loss, gradient or parameters not finite on rank {rank} at step {step}")

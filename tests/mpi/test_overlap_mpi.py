@@ -13,7 +13,7 @@ def test_real_ranks_stop_together_too(mpi: Ranks):
     real = mpi.run(3, ["mpisgd", *words, "--step-time", "2ms"], check=False)
     its = mpi.run(1, ["mpisgd", *words, "--virtual", "3"], check=False)
     assert real.returncode == its.returncode == 3
-    assert "loss or gradient not finite on rank" in its.stderr
+    assert "gradient or parameters not finite on rank" in its.stderr
     assert reason(real.stderr) == reason(its.stderr)
 
 
