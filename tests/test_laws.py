@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from virtual_runs import NOISE, QUADRATIC, Finished, Run, far, virtual
 
+from mpisgd.algorithms.averaging import local
 from mpisgd.data import load
+from mpisgd.data.shards import Sampler
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.training.worker import Worker
 from mpisgd.values.errors import UsageError
@@ -86,6 +88,41 @@ def test_averaging_parameters_at_each_step_is_averaging_gradients(optimiser):
 def test_averaging_parameters_is_something_else_for_rmsprop():
     parameters, gradients = averaged_both_ways("rmsprop")
     assert far(parameters.mean, gradients.mean) > 1e-6
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7])
+@pytest.mark.parametrize("outer_momentum", [0.0, 0.8])
+def test_averaged_models_count_by_their_samples_as_gradients_do(ranks, outer_momentum):
+    """53 samples: some have fewer in an epoch's last step, some none. The momentum of the average
+    is the same on all ranks; one that each rank has of its own gradients is not, and comes near.
+    """
+    plain = virtual(NETWORK, ranks, dataset=DIGITS, momentum=outer_momentum)
+    others: list[dict[str, Any]] = [{"algorithm": "slowmo", "outer_momentum": outer_momentum}]
+    if not outer_momentum:
+        others += [{"algorithm": "local"}, {"algorithm": "dasgd", "delay": 0, "xi": 0.0}]
+    for other in others:
+        run = virtual(NETWORK, ranks, dataset=DIGITS, momentum=0.0, tau=1, **other)
+        assert far(run.mean, plain.mean) < 1e-12
+
+
+def test_models_that_do_not_count_by_their_samples_break_the_law():
+    def unweighted(worker: Worker) -> Run:
+        worker.share = lambda steps=1: 1.0  # type: ignore[method-assign]
+        yield from local(worker, 1)
+
+    experiment = replace(NETWORK, momentum=0.0)
+    plain = virtual(experiment, 4, dataset=DIGITS)
+    assert far(virtual(experiment, 4, unweighted, dataset=DIGITS).mean, plain.mean) > 1e-4
+
+
+@pytest.mark.parametrize("tau", [1, 2, 5, 30])
+def test_the_shares_of_a_round_are_those_of_its_samples(tau):
+    sampler = Sampler(53, 4, 3)
+    for step in range(tau, 40):
+        sizes = np.array([sampler.batch_sizes(k) for k in range(step - tau + 1, step + 1)]).sum(0)
+        shares = [sampler.share(rank, step, tau) for rank in range(4)]
+        assert shares == pytest.approx(sizes / sizes.mean(), rel=1e-15)
+        assert (shares == [1.0] * 4) == (len(set(sizes)) == 1)
 
 
 # 3. DaSGD that merges at once and keeps nothing local is Local SGD.

@@ -1,7 +1,9 @@
 """The three algorithms of the DaSGD paper (Zhou et al. 2020, arXiv 2006.00441).
 
 x_k^j are the parameters of rank j after step k, g the mean gradient of its batch, M the number of
-ranks, eta the learning rate, t_p the seconds of a step, t_c those of an all-reduce.
+ranks, eta the learning rate, t_p the seconds of a step, t_c those of an all-reduce. The paper's
+batches are all of one size. Where those of an epoch's last step are not, gradients count by their
+samples, and averaged models by the samples of the tau steps before.
 """
 
 from collections.abc import Generator
@@ -35,7 +37,7 @@ def local(worker: "Worker", tau: int) -> Run:
         yield from worker.compute_gradient()
         worker.update(worker.gradient.flat)
         if k % tau == 0:
-            average.start()
+            average.start(worker.share(tau))
             worker.set_parameters((yield from average.wait()))
         yield from worker.end_step()
 
@@ -52,10 +54,10 @@ def dasgd(worker: "Worker", tau: int, delay: int, xi: float, merge: str) -> Run:
         yield from worker.compute_gradient()
         worker.update(worker.gradient.flat)
         if k % tau == 0 and delay < tau:
-            average.start()
+            average.start(worker.share(tau))
         if k > delay and (k - delay) % tau == 0:
             mean = yield from average.wait()
             worker.merge(MERGES[merge], mean, average.started, xi)
         if k % tau == 0 and delay == tau:
-            average.start()
+            average.start(worker.share(tau))
         yield from worker.end_step()

@@ -25,7 +25,7 @@ def slowmo(
         yield from worker.compute_gradient()
         worker.update(worker.gradient.flat)
         if k % tau == 0:
-            average.start()
+            average.start(worker.share(tau))
             mean = yield from average.wait()
             step_out(mean, begun, slow, worker.rate(k - tau + 1), outer_momentum, outer_rate)
             worker.set_parameters(mean)

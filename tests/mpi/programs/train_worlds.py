@@ -37,6 +37,7 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "local-ring": {"algorithm": "local", "tau": 3, "allreduce": "ring", "ema": 0.9},
     "local-rmsprop": {"algorithm": "local", "optimiser": "rmsprop", "allreduce": "tree"},
     "local-unlike": {"algorithm": "local", "tau": 2, "model": "quadratic", "data": "noise"},
+    "slowmo": {"algorithm": "slowmo", "tau": 2, "outer-momentum": 0.7, "outer-rate": 0.9},
     "dasgd": DASGD | {"delay": 2, "allreduce": "halving-doubling", "progress": "thread"},
     "dasgd-tau": DASGD | {"delay": 3, "chunks": 3},
     "dasgd-zero": DASGD | {"delay": 0, "progress": "thread", "weight-decay": 0.01},
