@@ -7,8 +7,7 @@ decays from gamma0; `iterations`, many N and no backups, a constant rate tuned f
 from collections.abc import Mapping
 from typing import Any
 
-from served_run import ServedRun
-from virtual_run import made_with
+from virtual_run import Run, made_with
 
 from mpisgd.data import Dataset
 
@@ -81,10 +80,10 @@ def run_cell(cell: Cell, datasets: tuple[Dataset, Dataset]) -> dict[str, Any]:
     validation, final = datasets
     given, ranks = values(cell)
     enough = ITERATION_TARGETS[-1] if cell["part"] == "iterations" else 2.0
-    run = ServedRun(given, ranks, validation, enough)
+    run = Run(given, ranks, validation, enough)
     failure = run.finish()
     result: dict[str, Any] = {"steps": run.experiment.steps}
-    result |= {name: run.columns[name] for name in ("step", "time_s", "accuracy", "loss")}
+    result |= run.columns("step", "time_s", "accuracy", "loss")
     if failure:
         result["failure"] = failure
     elif cell["part"] == "initial":

@@ -10,7 +10,6 @@ from typing import Any
 from compared import best_rate
 from ledger import Ledger
 from parts import parts
-from served_run import ServedRun
 from virtual_run import Run, made_with, significant
 
 from mpisgd import data
@@ -76,15 +75,10 @@ def run_cell(cell: Cell, datasets: tuple[Dataset, Dataset]) -> dict[str, Any]:
     steps = STEPS * (WORKERS if ranks == 1 else 1)
     values = FIXED | varied | {"rate": cell["rate"], "seed": cell["seed"]}
     values |= {"steps": steps, "evaluate_every": steps // EVALUATIONS}
-    run: Run | ServedRun
-    if ranks > WORKERS:
-        run = ServedRun(values, ranks, validation)
-        failure, rows = run.finish(), run.evaluations
-    else:
-        run = Run(values, ranks, validation)
-        failure, rows = run.finish(), run.rows[0].evaluations
+    run = Run(values, ranks, validation)
+    failure = run.finish()
     names = ("step", "time_s", "samples_computed", "loss", "accuracy", "train_loss")
-    result: dict[str, Any] = {n: [significant(row[n]) for row in rows] for n in names}
+    result: dict[str, Any] = run.columns(*names)
     if failure:
         result["failure"] = failure
     else:

@@ -94,7 +94,7 @@ def time_all(ledger: Ledger, path: str, tell: Callable[[str], object]) -> None:
         del given["timed"], given["epochs"]
         run = Run(given | {"steps": TIMED_STEPS, "evaluate_every": 0}, RANKS, datasets[0])
         run.finish()
-        ends = run.rows[0].ends
+        ends = (run.result.steps["start_s"] + run.result.steps["step_s"])[:, 0]
         step_s = (ends[-1] - ends[SKIPPED_STEPS - 1]) / (TIMED_STEPS - SKIPPED_STEPS)
         ledger.add(cell, {"step_s": significant(step_s), "cpu_s": round(run.cpu_s, 2)})
         tell(f"{cell} {step_s * 1e3:.3f} ms a step")

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 from real_run import last_evaluation, machine, train
-from served_run import ServedRun
-from virtual_run import made_with, significant
+from virtual_run import Run, made_with, significant
 
 from mpisgd import data
 from mpisgd.mpi.mpiexec import Launcher
@@ -76,13 +75,13 @@ def run_virtual(cell: Cell) -> dict[str, Any]:
     fields = {
         "model": "quadratic", "data": "noise", "network": NETWORK, "step_time_s": VIRTUAL_STEP_S,
     }  # fmt: skip
-    run = ServedRun(experiment(cell) | fields, WORKERS + cell["servers"], dataset)
+    run = Run(experiment(cell) | fields, WORKERS + cell["servers"], dataset)
     failure = run.finish()
     if failure:
         return {"failure": failure}
-    rows = {name: np.array([row[name] for row in run.rows.rows]) for name in ROWS}
-    sent = [worker.step for worker in run.virtual_servers.workers]
-    time_s = run.evaluations[-1]["time_s"]
+    rows = {name: run.result.updates[name] for name in ROWS}
+    sent = run.result.record.reported[cell["servers"] :].tolist()
+    time_s = float(run.result.evaluation["time_s"][-1])
     result = speeds(rows, time_s) | accounts(rows, sent, cell["servers"])
     return result | {"cpu_s": round(run.cpu_s, 2)} | made_with()
 
@@ -95,14 +94,16 @@ def run_set_up(cell: Cell) -> dict[str, Any]:
         "model": "mlp", "hidden": (64,), "data": "digits", "network": "titanx-20g",
         "step_time_s": 0.02, "straggler": SPREAD,
     }  # fmt: skip
-    run = ServedRun(fields, cell["workers"] + cell["servers"], data.load("digits"))
+    run = Run(fields, cell["workers"] + cell["servers"], data.load("digits"))
     failure = run.finish()
     if failure:
         return {"failure": failure}
-    rows = {name: np.array([row[name] for row in run.rows.rows]) for name in ROWS}
-    sent = [worker.step for worker in run.virtual_servers.workers]
-    result = speeds(rows, run.evaluations[-1]["time_s"]) | accounts(rows, sent, cell["servers"])
-    result["accuracy"] = significant(run.evaluations[-1]["accuracy"])
+    rows = {name: run.result.updates[name] for name in ROWS}
+    sent = run.result.record.reported[cell["servers"] :].tolist()
+    result = speeds(rows, float(run.result.evaluation["time_s"][-1])) | accounts(
+        rows, sent, cell["servers"]
+    )
+    result["accuracy"] = significant(float(run.result.evaluation["accuracy"][-1]))
     result["accepted_sets_differ"] = differing(rows)
     return result | {"cpu_s": round(run.cpu_s, 2)} | made_with()
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from served_run import ServedRun
-from virtual_run import made_with, significant
+from virtual_run import Run, made_with, significant
 
 from mpisgd.experiment.building import load
 from mpisgd.experiment.experiment import Experiment
@@ -77,10 +76,10 @@ def played(cell: Cell, updates: int = UPDATES) -> dict[str, np.ndarray]:
 @lru_cache(maxsize=1)
 def _played(items: tuple[tuple[str, Any], ...], updates: int) -> dict[str, np.ndarray]:
     given = values(dict(items), updates)
-    run = ServedRun(given, WORKERS + 1, load(Experiment.read(given)))
+    run = Run(given, WORKERS + 1, load(Experiment.read(given)))
     failure = run.finish()
     assert not failure, failure
-    return {name: np.array([row[name] for row in run.rows.rows]) for name in run.rows.rows[0]}
+    return dict(run.result.updates)
 
 
 def times_of_run(cell: Cell) -> dict[str, Any]:

@@ -1,91 +1,60 @@
-"""One training run of virtual ranks, driven from Python, with recorders of the study's own."""
+"""One training run of virtual ranks, with what studies keep of it."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from allreduce.evaluate import evaluate
+import mpisgd
 from mpisgd.data import Dataset
-from mpisgd.drivers import virtual
-from mpisgd.experiment.building import algorithm_run, resolve_for
+from mpisgd.experiment.building import resolve_for
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.models.statistics import moments, pooled
 from mpisgd.store.environment import environment
 from mpisgd.training.effective import effective_steps
-from mpisgd.training.evaluation import row, shard_sums
-from mpisgd.training.worker import NotFinite, Worker
 
 DIGITS = 6  # significant ones, in the ledger
 
 
-class Rows:
-    """A recorder: rows of /evaluation, and `watch(rank, step)` at the end of each step."""
-
-    def __init__(
-        self, rank: int, config: Mapping[str, Any], watch: Callable[[int, int], object] | None
-    ):
-        self.rank, self.config, self.watch = rank, config, watch
-        self.evaluations: list[dict[str, Any]] = []
-        self.ends: list[float] = []
-
-    def step(self, step: int, columns: Mapping[str, float]) -> None:
-        self.ends.append(columns["start_s"] + columns["step_s"])
-        if self.watch is not None:
-            self.watch(self.rank, step)
-
-    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
-        self.evaluations.append(row(sums, worker, self.config, time_s))
-
-
 class Run:
-    """A run that has not begun. `values`: an Experiment's fields."""
+    """A run that has not begun. `values`: an Experiment's fields; `enough`: an accuracy at which it
+    stops, before its steps are over."""
 
     def __init__(
         self,
         values: Mapping[str, Any],
         ranks: int,
         dataset: Dataset,
-        watch: Callable[[int, int], object] | None = None,
+        enough: float | None = None,
     ):
         self.experiment = resolve_for(Experiment.read(values), dataset, ranks)
-        config, steps = self.experiment.config(), self.experiment.steps
-        self.share = effective_steps(config, steps) / steps
-        self.dataset = dataset
-        self.rows = [Rows(rank, config, watch) for rank in range(ranks)]
-        self.clock, self.workers = virtual.world(self.experiment, dataset, self.rows)
-        self.cpu_s = 0.0
+        steps = self.experiment.steps or 1
+        self.share = effective_steps(self.experiment.config(), steps) / steps
+        self._told = {**values, "ranks": ranks, "dataset": dataset}
+        if enough is not None:
+            self._told["until"] = lambda row: row["accuracy"] >= enough
 
     def finish(self) -> str:
         """Run to the end; why it ended early, or an empty text."""
         began = time.process_time()
-        try:
-            self.clock.run([algorithm_run(self.experiment, worker) for worker in self.workers])
-        except NotFinite as failure:
-            return str(failure)
-        finally:
-            self.cpu_s = time.process_time() - began
-        return ""
+        self.result = mpisgd.run(**self._told)
+        self.cpu_s = time.process_time() - began
+        return self.result.reason or ""
 
     @property
     def evaluations(self) -> dict[str, list[float]]:
         """Columns of the evaluations: steps, virtual seconds, loss, accuracy, training loss."""
-        names = ("step", "time_s", "loss", "accuracy", "train_loss")
-        rows = self.rows[0].evaluations
-        return {name: [significant(row[name]) for row in rows] for name in names}
+        return self.columns("step", "time_s", "loss", "accuracy", "train_loss")
+
+    def columns(self, *names: str) -> dict[str, list[float]]:
+        """Columns of the evaluations, rounded."""
+        table = self.result.evaluation
+        return {name: [significant(value) for value in table.get(name, ())] for name in names}
 
     def final_test(self, dataset: Dataset) -> tuple[float, float]:
-        """(loss, accuracy) of the ranks' mean parameters on the test samples of `dataset`."""
-        copies = [worker.parameters.like() for worker in self.workers]
-        for copy, worker in zip(copies, self.workers, strict=True):
-            copy.flat[...] = worker.parameters.flat
-        evaluate(self.clock.schedule, [copy.buffer for copy in copies], mean=True)
-        model = self.workers[0].model
-        kept = sum(moments(worker.model) for worker in self.workers)
-        with pooled(model, np.asarray(kept)):
-            loss, correct, samples, *_ = shard_sums(model, dataset, copies[0], None, 0, 1)
-        return significant(loss / samples), significant(correct / samples)
+        """(loss, accuracy) of the last evaluation's parameters on the test samples of `dataset`."""
+        loss, accuracy = self.result.evaluate(dataset)
+        return significant(loss), significant(accuracy)
 
 
 def significant(value: float) -> float:

@@ -1,12 +1,11 @@
 """Runs on the virtual clock that are killed or stopped, and go on, for tests of checkpoints."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from virtual_runs import Rows, prepare
 
 from mpisgd.checkpoint.file import Checkpoint
 from mpisgd.checkpoint.identity import identity
@@ -14,14 +13,13 @@ from mpisgd.checkpoint.options import AUTO, Saving
 from mpisgd.checkpoint.resume import choose
 from mpisgd.checkpoint.writer import Checkpointing
 from mpisgd.data import load
-from mpisgd.drivers.virtual import VirtualRecorder, keep
-from mpisgd.drivers.virtual_servers import Ledger, world
-from mpisgd.drivers.virtual_servers import keep as keep_served
-from mpisgd.experiment.building import algorithm_run, resolve_for
+from mpisgd.drivers.job import Job
+from mpisgd.drivers.launch import averages
+from mpisgd.drivers.rows import Recording
+from mpisgd.drivers.virtual import Run, begun
+from mpisgd.experiment.building import resolve_for
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.servers.roles import Builder
 from mpisgd.store.reader import read
-from mpisgd.training.worker import Worker
 
 DIGITS = load("digits", samples=53)
 TINY = Experiment(
@@ -51,104 +49,81 @@ SLOW = "titanx-20g"  # a step of the tiny model is short on it
 
 
 class Killed(BaseException):
-    """As if the process had ended there; what it had gone on after, and recorded since."""
+    """As if the process had ended there."""
 
 
-class Memory(Rows):
-    """A recorder that outlives its process; `kill` says at which rows it ends."""
+class Memory(Recording):
+    """Rows that outlive their process; `kill` says at which rows of that table it ends."""
 
-    def __init__(self, kill: Callable[[], bool]) -> None:
-        super().__init__()
-        self.kill = kill
-        self.last_evaluation: dict[str, Any] = {}
-        self.evaluated = 0
+    def __init__(self, job: Job, table: str, rows: int | None) -> None:
+        super().__init__(None, None, job.experiment.ranks, job.resumed)
+        self.table, self.begun = table, self.counts["updates"]
+        self.after = job.resumed.step if job.resumed else 0
+        self.left = iter(range(rows if rows is not None else 10**9))
+        self.kept: dict[str, Any] = {"steps": {}, "evaluation": {}, "updates": []}
 
-    def step(self, step: int, columns: dict[str, float]) -> None:
-        if self.kill():
+    def _lives(self, table: str) -> None:
+        if table == self.table and next(self.left, None) is None:
             raise Killed
-        super().step(step, columns)
 
-    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
-        super().evaluation(worker, sums, time_s)
-        self.evaluated += 1
+    def step(self, rank: int, step: int, columns: dict[str, float]) -> None:
+        self._lives("steps")
+        super().step(rank, step, columns)
+        self.kept["steps"][rank, step] = dict(columns)
 
-    def flush(self) -> None:
-        """All is kept at once."""
+    def update(self, row: dict[str, float]) -> None:
+        self._lives("updates")
+        super().update(row)
+        self.kept["updates"].append(row)
+
+    def evaluation(self, **row: Any) -> None:
+        super().evaluation(**row)
+        self.kept["evaluation"][row["step"]] = row
 
 
 def go(
     experiment: Experiment, saving: Saving, rows: int | None = None, ranks: int = 3
-) -> tuple[int, list[Memory]]:
-    """Begin a run, or let it go on, until `rows` rows have been recorded.
-
-    The step it went on after, and what was recorded since. Raises Killed.
-    """
-    clock, run = prepare(experiment, ranks, DIGITS)
-    left = iter(range(rows if rows is not None else 10**9))
-    memories = [Memory(lambda: next(left, None) is None) for _ in range(ranks)]
-    clock.recorders = memories
-    mine = identity(run.experiment, DIGITS, virtual=True)
-    choice = choose(saving, run.experiment, mine, None)
-    checkpointing = Checkpointing(saving, mine, choice.resumed)
-    keep(checkpointing, run.experiment, clock, run.workers, memories, None)  # type: ignore[arg-type]
-    step = choice.resumed.step if choice.resumed else 0
+) -> tuple[Run, Memory]:
+    """Begin a run, or let it go on, until `rows` rows have been recorded: of /updates with servers,
+    of /steps without. It, and what it recorded; Killed with that."""
+    experiment = resolve_for(experiment, DIGITS, ranks)
+    mine = identity(experiment, DIGITS, virtual=True)
+    resumed = choose(saving, experiment, mine, None).resumed
+    job = Job(experiment, DIGITS, checkpointing=Checkpointing(saving, mine, resumed))
+    memory = Memory(job, "steps" if averages(experiment) else "updates", rows)
+    run = begun(job, memory)
     try:
-        clock.run([algorithm_run(run.experiment, worker) for worker in run.workers])
+        run.run()
     except Killed:
-        raise Killed(step, memories) from None
-    return step, memories
+        raise Killed(memory) from None
+    return run, memory
 
 
 def serve(
     experiment: Experiment, saving: Saving, updates: int | None = None, ranks: int = 5
 ) -> tuple[int, dict[str, Any]]:
-    """As `go`, with servers: until they have told of so many gradients.
-
-    How many they had told of where it went on, and the rows of both tables since.
-    """
-    experiment = resolve_for(experiment, DIGITS, ranks)
-    mine = identity(experiment, DIGITS, virtual=True)
-    resumed = choose(saving, experiment, mine, None).resumed
-    builder = Builder(experiment, DIGITS)
-    evaluator, ledger = builder.evaluator(), Ledger(None)
-    recorders = {rank: VirtualRecorder(rank, None, {}, None) for rank in builder.roles.workers}
-    rows: dict[str, Any] = {"updates": [], "steps": {}, "last": evaluator}
-    virtual_servers = world(builder, evaluator, ledger, recorders)
-
-    def update(row: dict[str, float]) -> None:
-        if len(rows["updates"]) == updates:
-            raise Killed(begun, rows)
-        ledger.add(row)
-        rows["updates"].append(row)
-
-    def step(rank: int, number: int, columns: dict[str, float]) -> None:
-        recorders[rank].step(number, columns)
-        rows["steps"][rank, number] = columns
-
-    virtual_servers.record_update, virtual_servers.record_step = update, step
-    keep_served(
-        Checkpointing(saving, mine, resumed), experiment, virtual_servers, ledger, recorders
-    )
-    begun = ledger.added
-    virtual_servers.run()
-    return begun, rows
+    """As `go`, with servers: how many gradients they had told of where it went on, and the rows of
+    all tables since."""
+    try:
+        run, memory = go(experiment, saving, updates, ranks)
+    except Killed as end:
+        (memory,) = end.args
+        raise Killed(memory.begun, memory.kept) from None
+    return memory.begun, memory.kept | {"last": memory.last, "parameters": run.parameters.flat}
 
 
-def killed_and_resumed(
-    experiment: Experiment, saving: Saving, kills: list[int]
-) -> list[dict[str, Any]]:
-    """What outlives: the rows up to each checkpoint gone on from, and those after it, by rank."""
-    kept: list[dict[str, Any]] = [{"steps": {}, "evaluations": {}} for _ in range(3)]
+def killed_and_resumed(experiment: Experiment, saving: Saving, kills: list[int]) -> dict[str, Any]:
+    """What outlives: the rows up to each checkpoint gone on from, and those after it."""
+    kept: dict[str, Any] = {"steps": {}, "evaluation": {}}
     for attempt, rows in enumerate([*kills, None]):
-        now = replace(saving, resume=AUTO if attempt else None)
         try:
-            step, memories = go(experiment, now, rows)
+            _, memory = go(experiment, replace(saving, resume=AUTO if attempt else None), rows)
         except Killed as end:
-            step, memories = end.args
-        for rank, memory in enumerate(memories):
-            for table, new in (("steps", memory.steps), ("evaluations", memory.evaluations)):
-                old = {at: row for at, row in kept[rank][table].items() if at <= step}
-                kept[rank][table] = old | new
+            (memory,) = end.args
+        old = {at: row for at, row in kept["steps"].items() if at[1] <= memory.after}
+        kept["steps"] = old | memory.kept["steps"]
+        old = {at: row for at, row in kept["evaluation"].items() if at <= memory.after}
+        kept["evaluation"] = old | memory.kept["evaluation"]
     return kept
 
 

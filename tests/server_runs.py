@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpisgd.data import Dataset
-from mpisgd.drivers.virtual_servers import Ledger, check_finite, world
+from mpisgd.drivers.job import Job
+from mpisgd.drivers.rows import Recording
+from mpisgd.drivers.virtual_served import Served
 from mpisgd.experiment.building import load, resolve_for
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.servers.roles import Builder
+from mpisgd.servers.evaluation import check_finite
 from mpisgd.worlds.virtual_servers import VirtualServers
 
 TINY: dict[str, Any] = {
@@ -40,13 +42,18 @@ LAYERS: dict[str, Any] = {
 """Changes that make it a net of four layers."""
 
 
-class Kept(Ledger):
-    """All rows of /updates."""
+class Kept(Recording):
+    """All rows of /updates and /steps."""
 
-    def __init__(self) -> None:
-        super().__init__(None)
+    def __init__(self, ranks: int) -> None:
+        super().__init__(None, None, ranks)
+        self.rows: list[dict[str, float]] = []
+        self.steps: list[tuple[int, int, dict[str, float]]] = []
 
-    def add(self, row: dict[str, float]) -> None:
+    def step(self, rank: int, step: int, columns: dict[str, float]) -> None:
+        self.steps.append((rank, step, columns))
+
+    def update(self, row: dict[str, float]) -> None:
         self.rows.append(row)
 
 
@@ -84,11 +91,9 @@ def prepare(
     experiment = Experiment.read(TINY | changes)
     dataset = load(experiment) if dataset is None else dataset
     experiment = resolve_for(experiment, dataset, ranks)
-    builder, ledger = Builder(experiment, dataset), Kept()
-    virtual_servers = world(builder, builder.evaluator(), ledger)
-    steps: list[tuple[int, int, dict[str, float]]] = []
-    virtual_servers.record_step = lambda rank, step, columns: steps.append((rank, step, columns))
-    return experiment, Finished(virtual_servers, ledger.rows, steps)
+    recording = Kept(ranks)
+    virtual_servers = Served(Job(experiment, dataset), recording).virtual_servers
+    return experiment, Finished(virtual_servers, recording.rows, recording.steps)
 
 
 def served(ranks: int, **changes: Any) -> Finished:

@@ -73,7 +73,7 @@ def test_a_signal_stops_virtual_servers_where_they_are(name, number, monkeypatch
         interrupt(patch, number)
         assert train(SERVED[name], "--checkpoint-every", "3") == 128 + number
     told = capsys.readouterr()
-    assert told.out == ""
+    assert "accuracy" in told.out  # so far
     assert told.err.count("mpisgd: stopped by a signal after step") == 1
     with read("a.h5.partial") as run:
         assert str(run.reason).startswith(f"stopped by signal {number} after step")

@@ -54,12 +54,11 @@ def test_killed_anywhere_and_resumed_is_never_killed(name, seed, tmp_path):
     every = draw.randint(1, 5)
     whole = Saving(tmp_path / "whole", every_steps=every)
     kills = [draw.randrange(3 * steps) for _ in range(draw.randint(1, 3))]
-    _, memories = go(run, whole)
+    _, memory = go(run, whole)
     parts = Saving(tmp_path / "parts", every_steps=every)
     kept = killed_and_resumed(run, parts, kills)
-    for memory, rows in zip(memories, kept, strict=True):
-        assert same(memory.steps, rows["steps"])
-        assert same(memory.evaluations, rows["evaluations"])
+    assert same(memory.kept["steps"], kept["steps"])
+    assert same(memory.kept["evaluation"], kept["evaluation"])
     assert same(states(whole.place), states(parts.place))
 
 
@@ -69,13 +68,12 @@ def test_n_steps_and_n_more_are_2n(name, tmp_path):
     for half in (1, 4, 5):
         whole = Saving(tmp_path / f"whole{half}", every_steps=half)
         halves = Saving(tmp_path / f"halves{half}", every_steps=half)
-        _, memories = go(experiment(name, steps=2 * half), whole)
+        _, memory = go(experiment(name, steps=2 * half), whole)
         go(experiment(name, steps=half), halves)
-        step, more = go(experiment(name, steps=2 * half), replace(halves, resume=AUTO))
-        assert step == half
-        for memory, rows in zip(memories, more, strict=True):
-            later = {k: row for k, row in memory.steps.items() if k > half}
-            assert same(later, rows.steps)
+        _, more = go(experiment(name, steps=2 * half), replace(halves, resume=AUTO))
+        assert more.after == half
+        later = {at: row for at, row in memory.kept["steps"].items() if at[1] > half}
+        assert same(later, more.kept["steps"])
         assert same(states(whole.place), states(halves.place))
 
 
@@ -97,8 +95,8 @@ def test_servers_killed_anywhere_and_resumed_are_never_killed(name, seed, tmp_pa
     begun, after = serve(run, replace(parts, resume=AUTO))
     assert same(rows["updates"], before["updates"][:begun] + after["updates"])
     assert same(rows["steps"], before["steps"] | after["steps"])
-    assert same(rows["last"].last, after["last"].last)
-    assert same(rows["last"].parameters.flat, after["last"].parameters.flat)
+    assert same(rows["last"], after["last"])
+    assert same(rows["parameters"], after["parameters"])
     assert same(states(whole.place), states(parts.place))
 
 
@@ -109,7 +107,7 @@ def test_a_rest_changes_no_bit_where_all_wait_for_all(name, tmp_path):
     run = replace(TINY, **{**SERVED[name], **changes}, steps=6)
     _, often = serve(run, Saving(tmp_path / "often", every_steps=1))
     _, never = serve(run, Saving(tmp_path / "never"))
-    assert same(often["last"].parameters.flat, never["last"].parameters.flat)
+    assert same(often["parameters"], never["parameters"])
 
 
 def forgets(part: str):
@@ -133,22 +131,22 @@ def test_the_law_can_fail(part, tmp_path, monkeypatch):
     """A state without the average in flight, or one sum of losses, is found out."""
     run = experiment("dasgd", steps=10)
     whole, halves = (Saving(tmp_path / name, every_steps=5) for name in ("whole", "halves"))
-    _, memories = go(run, whole)
+    _, memory = go(run, whole)
     with monkeypatch.context() as patch:
         patch.setattr(Worker, "state", forgets(part))
         go(replace(run, steps=5), halves)
     assert {"0/worker/means/0/result", "0/worker/means/0/started"} <= states(halves.place).keys()
     _, more = go(run, replace(halves, resume=AUTO))
-    assert not same(memories[0].evaluations[8], more[0].evaluations[8])
+    assert not same(memory.kept["evaluation"][8], more.kept["evaluation"][8])
 
 
 def test_seconds_of_the_virtual_clock_are_kept_as_well(tmp_path):
     """A cadence in seconds is heard with an average, and is as deterministic as the clock."""
     run = experiment("dasgd", steps=20)
     whole = Saving(tmp_path / "whole", every_s=4e-3)
-    _, memories = go(run, whole)
+    _, memory = go(run, whole)
     kept = killed_and_resumed(run, replace(whole, place=tmp_path / "parts"), [29, 20])
-    assert same(memories[0].steps, kept[0]["steps"])
+    assert same(memory.kept["steps"], kept["steps"])
     assert same(states(whole.place), states(tmp_path / "parts"))
 
 

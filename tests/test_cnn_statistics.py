@@ -8,7 +8,6 @@ from test_cnn import images
 from virtual_runs import virtual
 
 from mpisgd.cli import main
-from mpisgd.commands.replay import digest
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.models import build
 from mpisgd.models.statistics import (
@@ -21,7 +20,7 @@ from mpisgd.models.statistics import (
     pooled,
 )
 from mpisgd.store.reader import read
-from mpisgd.training.parameters import Parameters
+from mpisgd.training.parameters import Parameters, digest
 
 DATASET = images((1, 8, 8), samples=60)
 NORMALISED = Experiment(

@@ -148,8 +148,8 @@ def test_slowmo_goes_on_after_22_of_40_steps(tmp_path):
     go(SLOWMO, whole)
     go(replace(SLOWMO, steps=22), halves)
     assert {f"{rank}/worker/kept/slow" for rank in range(3)} <= states(halves.place).keys()
-    step, _ = go(SLOWMO, replace(halves, resume=AUTO))
-    assert step == 22
+    _, memory = go(SLOWMO, replace(halves, resume=AUTO))
+    assert memory.after == 22
     assert same(states(whole.place), states(halves.place))
     plain = replace(SLOWMO, algorithm="local", outer_momentum=None, outer_rate=None)
     forgotten = Saving(tmp_path / "forgotten", every_steps=22)

@@ -78,13 +78,13 @@ def test_a_replay_has_the_same_bits(name, options, servers):
         requeue="prefetch" not in options, **options,
     )  # fmt: skip
     run.virtual_servers.run()
-    assert np.array_equal(replay(experiment.config(), run.pushes), run.parameters)
+    assert np.array_equal(replay(experiment, run.pushes), run.parameters)
 
 
 def test_clipped_gradients_replay_too():
     experiment, run = prepare(6, algorithm="async", steps=15, clip=0.5, straggler="exponential")
     run.virtual_servers.run()
-    assert np.array_equal(replay(experiment.config(), run.pushes), run.parameters)
+    assert np.array_equal(replay(experiment, run.pushes), run.parameters)
     longest = max(np.linalg.norm(worker.gradient.flat) for worker in run.virtual_servers.workers)
     assert longest == pytest.approx(0.5)
 
@@ -94,7 +94,7 @@ def test_a_changed_record_replays_to_other_bits():
     run.virtual_servers.run()
     pushes = run.pushes
     pushes["update"][[4, 5]] = pushes["update"][[5, 4]]
-    assert not np.array_equal(replay(experiment.config(), pushes), run.parameters)
+    assert not np.array_equal(replay(experiment, pushes), run.parameters)
 
 
 def test_a_record_without_a_column_that_it_needs_is_refused():
@@ -102,7 +102,7 @@ def test_a_record_without_a_column_that_it_needs_is_refused():
     run.virtual_servers.run()
     pushes = {name: values for name, values in run.pushes.items() if name != "version_read"}
     with pytest.raises(UsageError, match="/updates/version_read: is needed, and was not recorded"):
-        replay(experiment.config(), pushes)
+        replay(experiment, pushes)
 
 
 @pytest.mark.parametrize(("name", "options"), EVERY, ids=str)

@@ -40,7 +40,7 @@ def test_a_replay_has_the_same_bits(name, options, way):
         **(LAYERS | {"network": SLOW, "step_time_s": 1e-3} | options | way),
     )  # fmt: skip
     run.virtual_servers.run()
-    assert np.array_equal(replay(experiment.config(), run.pushes), run.parameters)
+    assert np.array_equal(replay(experiment, run.pushes), run.parameters)
     if "reads" in way:
         assert all(len(versions) == 1 for versions in read_versions(run))
 

@@ -200,7 +200,7 @@ def test_predicted_staleness_is_what_virtual_async_sees():
 
 
 def test_a_served_run_stops_where_it_is_enough():
-    from served_run import ServedRun
+    from virtual_run import Run
 
     from mpisgd import data
 
@@ -209,16 +209,16 @@ def test_a_served_run_stops_where_it_is_enough():
         "steps": 200, "evaluate_every": 10, "rate": 0.1, "seed": 1,
     }  # fmt: skip
     digits = data.load("digits")
-    whole, short = ServedRun(values, 5, digits), ServedRun(values, 5, digits, enough=0.85)
+    whole, short = Run(values, 5, digits), Run(values, 5, digits, enough=0.85)
     assert whole.finish() == short.finish() == ""
-    accuracy = short.columns["accuracy"]
+    accuracy = short.evaluations["accuracy"]
     first = next(i for i, value in enumerate(accuracy) if value >= 0.85)
     assert first < 5
-    assert short.columns["step"][-1] < 60
-    assert whole.columns["step"][-1] == 200
-    assert whole.columns["accuracy"][: first + 1] == accuracy[: first + 1]
-    assert short.final_test(digits) == (short.columns["loss"][-1], accuracy[-1])
-    assert len(whole.rows.rows) >= 600  # three gradients in each update
+    assert short.evaluations["step"][-1] < 60
+    assert whole.evaluations["step"][-1] == 200
+    assert whole.evaluations["accuracy"][: first + 1] == accuracy[: first + 1]
+    assert short.final_test(digits) == (short.evaluations["loss"][-1], accuracy[-1])
+    assert len(whole.result.updates["step"]) >= 600  # three gradients in each update
 
 
 @pytest.mark.skipif(

@@ -63,12 +63,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def read(arguments: argparse.Namespace) -> Saving | None:
-    """From parsed arguments; None where nothing is to be saved. Raises UsageError."""
-    file = getattr(arguments, "checkpoint", None)
-    every = getattr(arguments, "checkpoint_every", None)
-    resume = getattr(arguments, "resume", None)
-    per_rank = bool(getattr(arguments, "checkpoint_per_rank", False))
+def saving(
+    output: str | None,
+    file: str | None = None,
+    every: int | str | None = None,
+    resume: str | None = None,
+    per_rank: bool = False,
+    overwrite: bool = False,
+) -> Saving | None:
+    """What was said, as the options of `mpisgd train`; None where nothing is to be saved.
+
+    Raises UsageError.
+    """
     if file is None and every is None and resume is None:
         if per_rank:
             allowed = "only with --checkpoint, --checkpoint-every or --resume"
@@ -76,19 +82,19 @@ def read(arguments: argparse.Namespace) -> Saving | None:
         return None
     option = "--checkpoint"
     if file is None:
-        if arguments.output is None and resume in (None, AUTO):
+        if output is None and resume in (None, AUTO):
             given = ("--checkpoint-every", every) if resume is None else ("--resume", resume)
             raise UsageError(*given, "needs --checkpoint FILE or --output FILE, to lie beside it")
-        option = "--resume" if arguments.output is None else "--output"
-        file = resume if arguments.output is None else arguments.output + place.ENDING
-    if resume is not None and arguments.overwrite:
+        option = "--resume" if output is None else "--output"
+        file = resume if output is None else output + place.ENDING
+    if resume is not None and overwrite:
         raise UsageError("--overwrite", None, "not with --resume, which continues what is there")
     if not file or "\0" in file or resume == "":
         raise UsageError("--checkpoint" if not file else option, file, "must name a file")
-    if arguments.output:
-        _check_apart(Path(file), option, arguments.output)
-    steps, seconds = _every(every)
-    return Saving(Path(file), option, steps, seconds, resume, bool(arguments.overwrite), per_rank)
+    if output:
+        _check_apart(Path(file), option, output)
+    steps, seconds = _every(None if every is None else str(every))
+    return Saving(Path(file), option, steps, seconds, resume, overwrite, per_rank)
 
 
 def _check_apart(file: Path, option: str, output: str) -> None:

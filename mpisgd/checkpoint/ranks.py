@@ -7,23 +7,24 @@ from typing import Any
 
 import numpy as np
 
+from allreduce.communicator import Communicator
 from mpisgd.checkpoint import fitting, identity, place
 from mpisgd.checkpoint.file import Checkpoint, write
 from mpisgd.checkpoint.messages import BACK, TAG, Heartbeat, finished, handing_in, receive, send
 from mpisgd.checkpoint.options import AUTO, Saving
 from mpisgd.checkpoint.resume import Choice, Resumed, choose
-from mpisgd.checkpoint.writer import CheckpointWriter
+from mpisgd.checkpoint.writer import Checkpointing
 from mpisgd.data import Dataset
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.mpi import session
-from mpisgd.store.recording import Recorder
+from mpisgd.store.recording import Recorder, Store
 from mpisgd.values.errors import UsageError
 
 COMPLETE, BEGIN, GO_ON = range(3)
 
 
 def choose_together(
-    comm: Any, saving: Saving, experiment: Experiment, dataset: Dataset, output: str | None
+    comm: Communicator, saving: Saving, experiment: Experiment, dataset: Dataset, output: str | None
 ) -> tuple[Choice, Mapping[str, Any]]:
     """As `choose`, on every rank, with its own state; and the identity, of use on rank 0.
 
@@ -53,10 +54,10 @@ def choose_together(
                 if taken is not None:
                     without[taken.digest] = str(damage)
                 continue
-        return choice, {**mine, "config": choice.experiment.config()}
+        return choice, mine
 
 
-def _told(comm: Any, choice: Choice, deadline: float) -> Choice:
+def _told(comm: Communicator, choice: Choice, deadline: float) -> Choice:
     """Rank 0's choice on every rank, each with its own state."""
     resumed, adopted = choice.resumed, choice.experiment
     kind = COMPLETE if choice.complete else BEGIN if resumed is None else GO_ON
@@ -83,7 +84,7 @@ def _told(comm: Any, choice: Choice, deadline: float) -> Choice:
 
 
 def _with_part(
-    comm: Any, saving: Saving, choice: Choice, experiment: Experiment, dataset: Dataset
+    comm: Communicator, saving: Saving, choice: Choice, experiment: Experiment, dataset: Dataset
 ) -> Choice:
     """The choice with the state that this rank wrote itself. UsageError on every rank."""
     rank, resumed, refused = comm.Get_rank(), choice.resumed, None
@@ -106,20 +107,27 @@ def _with_part(
 
 
 class Gathering:
-    """Called at a rest, on every rank, with its state: rank 0's `writer` writes all of them, and
-    nobody goes on before that is done.
-
-    What was recorded so far reaches the `store` first.
-    """
+    """Called at a rest, on every rank, with its state: rank 0 writes all of them, and nobody goes
+    on before that is done. What was recorded so far reaches the `store` first."""
 
     def __init__(
-        self, comm: Any, checkpoint_writer: CheckpointWriter | None, recorder: Recorder, store: Any,
-        deadline: float, saving: Saving, identity: Mapping[str, Any],
-    ):  # fmt: skip
-        self.comm, self.checkpoint_writer, self.recorder = comm, checkpoint_writer, recorder
-        self.store, self.deadline = store, deadline
-        self.saving, self.identity = saving, identity
+        self,
+        comm: Communicator,
+        checkpointing: Checkpointing,
+        recorder: Recorder,
+        store: Store | None,
+        deadline: float,
+    ):
+        """Files of an earlier run go, unless it goes on."""
+        self.comm, self.recorder, self.store, self.deadline = comm, recorder, store, deadline
+        self.saving, self.identity = checkpointing.saving, checkpointing.identity
+        self.checkpoint_writer = None
+        if comm.Get_rank() == 0:
+            self.checkpoint_writer = checkpointing.checkpoint_writer()
         self.steps: list[int] = []  # of this rank's parts that are there, earlier runs' included
+        if checkpointing.resumed is not None:
+            steps = place.part_steps(self.saving.place, comm.Get_rank())
+            self.steps = [step for step in steps if step <= checkpointing.resumed.step]
 
     def __call__(self, step: int, state: Mapping[str, Any], shipped: list[int]) -> None:
         """`shipped`: messages with records that each rank has sent."""
@@ -138,11 +146,11 @@ class Gathering:
             "evaluation": self.recorder.last_evaluation,
             "keep": {"evaluation": self.recorder.evaluated},
         }
+        states = self._states(state, heartbeat)
         if self.saving.per_rank:
             meta["parts"] = dict(self._parts(heartbeat))
-            self.checkpoint_writer.write(meta, [("0", state)], heartbeat.beat)
-        else:
-            self.checkpoint_writer.write(meta, self._states(state, heartbeat), heartbeat.beat)
+            states = iter([("0", state)])
+        self.checkpoint_writer.write(meta, states, heartbeat.beat)
         finished(heartbeat.release())
 
     def _write_part(self, step: int, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,7 +183,7 @@ class Gathering:
             yield str(rank), receive(self.comm, rank, self.deadline, heartbeat.beat)
 
 
-def _pulse(comm: Any, deadline: float, tag: int) -> Heartbeat:
+def _pulse(comm: Communicator, deadline: float, tag: int) -> Heartbeat:
     """Rank 0's, to all others."""
     return Heartbeat(comm, [(rank, tag) for rank in range(1, comm.Get_size())], deadline)
 

@@ -6,12 +6,13 @@ experiment. Gradients are summed in order of workers, as the servers did.
 """
 
 import argparse
-import hashlib
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
 
@@ -31,61 +32,38 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(row["same"] for row in rows) else 1
 
 
-def digest(flat: np.ndarray) -> str:
-    """Of the bits of some parameters."""
-    return hashlib.sha256(np.ascontiguousarray(flat).tobytes()).hexdigest()
-
-
 def _compared(file: str) -> dict[str, Any]:
+    from mpisgd.experiment.recorded import recorded as experiment_of
     from mpisgd.store.reader import read
+    from mpisgd.training.parameters import digest
 
     with read(file) as result:
         recorded = result.summary.get("parameters_sha256")
         if not isinstance(recorded, str) or not len(result.updates):
             raise UsageError(file, None, "no complete run with parameter servers")
-        config = checked(file, result.config)
+        experiment = experiment_of(result.config, file)
         pushes = {name: result.updates[name] for name in result.updates}
-    replayed = digest(replay(config, pushes))
+    replayed = digest(replay(experiment, pushes))
     used = pushes["used"] == 1
     return {
-        "file": file, "algorithm": config["algorithm"], "updates": int(pushes["update"].max()),
+        "file": file, "algorithm": experiment.algorithm, "updates": int(pushes["update"].max()),
         "gradients": int(used.sum()), "recorded": recorded[:16], "replayed": replayed[:16],
         "same": recorded == replayed,
     }  # fmt: skip
 
 
-def checked(file: str, config: dict[str, Any]) -> dict[str, Any]:
-    """The config of a result file as fields of an Experiment. UsageError naming file and field."""
-    from dataclasses import fields
-
-    from mpisgd.experiment.experiment import Experiment
-    from mpisgd.values.options import text, whole
-
-    kinds = {option.name: option.metadata.get("kind") for option in fields(Experiment)}
-    kinds |= {"ranks": whole(1, 1 << 20), "step_time_from": text()}
-    values = {option.name: option.default for option in fields(Experiment)}
-    for name, value in config.items():
-        if name not in kinds:
-            raise UsageError(f"{file}: /config {name}", None, "is no option of this version")
-        if value is not None and (kind := kinds[name]) is not None:
-            values[name] = kind.read(f"{file}: /config {name}", value)
-    return values
-
-
-def replay(config: dict[str, Any], pushes: dict[str, np.ndarray]) -> np.ndarray:
-    """The flat parameters at the end of the run of that config and those rows of /updates.
+def replay(experiment: Experiment, pushes: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The flat parameters at the end of that run with those rows of /updates.
 
     Raises UsageError if the rows contradict each other.
     """
     from mpisgd.experiment.building import load
-    from mpisgd.experiment.experiment import Experiment
 
-    experiment = Experiment(**config)
     return _Replay(experiment, load(experiment), pushes).run()
 
 
 def _check_rows(
-    pushes: dict[str, np.ndarray], names: tuple[str, ...], servers: int, workers: int
+    pushes: Mapping[str, np.ndarray], names: tuple[str, ...], servers: int, workers: int
 ) -> None:
     """UsageError unless the columns `names` are there and tell of these servers and workers."""
     bounds = {"server": (0, servers - 1), "worker": (0, workers - 1), "used": (0, 1),
@@ -104,7 +82,7 @@ def _check_rows(
 class _Replay:
     """Shards by their versions, and gradients as they are needed."""
 
-    def __init__(self, experiment: Any, dataset: Any, pushes: dict[str, np.ndarray]):
+    def __init__(self, experiment: Experiment, dataset: Any, pushes: Mapping[str, np.ndarray]):
         from mpisgd.experiment.building import Place
         from mpisgd.servers.roles import Builder
 

@@ -1,34 +1,27 @@
-"""`mpisgd train`: build a run from an Experiment, let a world run it, record it."""
+"""`mpisgd train`: an experiment from options, the world that runs it, what is said of it."""
 
 import argparse
 import os
 import sys
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mpisgd.algorithms import ALGORITHMS
 from mpisgd.checkpoint import options as checkpoint
 from mpisgd.checkpoint.options import Saving
 from mpisgd.experiment.arguments import add_arguments as add_options
 from mpisgd.experiment.arguments import from_arguments
-from mpisgd.experiment.building import Place, build_worker, load, resolve_for
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.experiment.remarks import tell_assumptions
-from mpisgd.store.lock import held
-from mpisgd.store.target import OPTION, check_target
+from mpisgd.experiment.remarks import tell_assumptions, tell_stopped, tell_tuned
 from mpisgd.values import progress, tables
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import whole
 
-VIRTUAL = {
-    "averaging": "mpisgd.drivers.virtual:train",
-    "servers": "mpisgd.drivers.virtual_servers:train",
-}
-REAL = {
-    "averaging": "mpisgd.drivers.mpi:train",
-    "servers": "mpisgd.drivers.mpi_servers:train",
-}
+if TYPE_CHECKING:
+    from mpisgd.drivers.job import Outcome
+    from mpisgd.drivers.launch import World
+    from mpisgd.values.progress import Bar
+
 FIGURES = ("steps", "time_s", "steps_per_s", "loss", "accuracy")
 SUMMARIES = {
     "averaging": ("algorithm", "tau", "delay", "ranks", *FIGURES),
@@ -53,174 +46,85 @@ def run(arguments: argparse.Namespace) -> int:
     from mpisgd.mpi import session
 
     experiment = from_arguments(arguments)
-    ranks = None if arguments.virtual is None else _virtual_ranks(arguments.virtual)
-    saving = checkpoint.read(arguments)
-    check_world(experiment, ranks is not None)
+    ranks = None
+    if arguments.virtual is not None:
+        ranks = whole(1, 8192).read("--virtual", arguments.virtual)
+    saving = checkpoint.saving(
+        arguments.output, arguments.checkpoint, arguments.checkpoint_every, arguments.resume,
+        arguments.checkpoint_per_rank, arguments.overwrite,
+    )  # fmt: skip
+    experiment.check_world(ranks is not None)
     if arguments.blas_threads is not None:
         whole(1, 4096).read("--blas-threads", arguments.blas_threads)
-    if ranks is not None:
-        if (tasks := session.announced_tasks(os.environ)) > 1:
-            allowed = f"runs in one process, but a launcher started {tasks}; start it without"
-            raise UsageError("--virtual", ranks, allowed)
-        with ExitStack() as locks:
-            return _run_virtual(experiment, ranks, arguments, saving, locks)
-    comm = session.world()
-    work = partial(_run_locked, comm, experiment, arguments, saving)
-    return session.guarded(comm, work, experiment.deadline_s)
+    if ranks is None:
+        from mpisgd.drivers.mpi import MpiWorld
+
+        comm = session.world()
+        work = partial(_run, MpiWorld(comm), experiment, arguments, saving)
+        return session.guarded(comm, work, experiment.deadline_s)
+    if (tasks := session.announced_tasks(os.environ)) > 1:
+        allowed = f"runs in one process, but a launcher started {tasks}; start it without"
+        raise UsageError("--virtual", ranks, allowed)
+    from mpisgd.drivers.virtual import VirtualWorld
+
+    return _run(VirtualWorld(ranks), experiment, arguments, saving)
 
 
-def check_world(experiment: Experiment, virtual: bool) -> None:
-    """UsageError for what only the other world can do."""
-    if virtual and experiment.progress == "thread":
-        raise UsageError("--progress", "thread", "poll or perfect with --virtual")
-    if not virtual and experiment.progress == "perfect":
-        raise UsageError("--progress", "perfect", "poll or thread without --virtual")
-    if not virtual and experiment.network is not None:
-        raise UsageError("--network", experiment.network, "only with --virtual")
-
-
-def _virtual_ranks(text: str) -> int:
-    return whole(1, 8192).read("--virtual", text)
-
-
-def _run_locked(
-    comm: Any, experiment: Experiment, arguments: argparse.Namespace, saving: Saving | None
+def _run(
+    world: "World", experiment: Experiment, arguments: argparse.Namespace, saving: Saving | None
 ) -> int:
-    with ExitStack() as locks:
-        return _run_real(comm, experiment, arguments, saving, locks)
+    from mpisgd.drivers.launch import Target, launch
 
-
-def _lock(locks: ExitStack, output: str | None, saving: Saving | None) -> None:
-    """Until `locks` are closed nobody else writes there. UsageError if another run does."""
-    if output is not None:
-        locks.enter_context(held(Path(output), OPTION))
-    if saving is not None:
-        locks.enter_context(held(saving.place, saving.option))
-
-
-def _lock_together(
-    comm: Any, locks: ExitStack, output: str | None, saving: Saving | None, deadline: float
-) -> None:
-    """On rank 0, which writes; UsageError on every rank."""
-    from mpisgd.mpi import session
-
-    refused: UsageError | None = None
-    if comm.Get_rank() == 0:
-        try:
-            _lock(locks, output, saving)
-        except UsageError as mistake:
-            refused = mistake
-    session.agree(comm, refused, deadline)
-
-
-def _run_real(
-    comm: Any, experiment: Experiment, arguments: argparse.Namespace, saving: Saving | None,
-    locks: ExitStack,
-) -> int:  # fmt: skip
-    from mpisgd.mpi import session
-    from mpisgd.values.registry import resolve
-
-    error: UsageError | None = None
-    dataset: Any = None
-    try:
-        dataset = load(experiment)
-        if arguments.output is not None and comm.Get_rank() == 0:
-            check_target(arguments.output, arguments.overwrite, resume=_resumes(saving))
-        _try(resolve_for(experiment, dataset, comm.Get_size()), dataset, comm.Get_rank())
-    except UsageError as mistake:
-        error = mistake
-    session.agree(comm, error, experiment.deadline_s)
-    experiment = resolve_for(experiment, dataset, comm.Get_size())
-    session.agree_on(comm, "options", repr((experiment, saving)), experiment.deadline_s)
-    tell = partial(tell_assumptions, experiment, dataset, arguments, comm.Get_rank())
-    train = resolve(REAL, _kind(experiment), "--algorithm")
-    if saving is None:
-        _lock_together(comm, locks, arguments.output, None, experiment.deadline_s)
-        tell()
-        return train(comm, experiment, dataset, arguments)
-    from mpisgd.checkpoint import ranks
-    from mpisgd.checkpoint.writer import Checkpointing
-
-    choice, mine = ranks.choose_together(comm, saving, experiment, dataset, arguments.output)
-    if not choice.complete:
-        _lock_together(comm, locks, arguments.output, saving, experiment.deadline_s)
-    if comm.Get_rank() == 0:
-        _tell(choice.notes)
-    if choice.complete:
+    target = Target(arguments.output, arguments.overwrite)
+    console = None if world.rank else Terminal(arguments, world.virtual)
+    outcome = launch(experiment, world, target, saving, console).outcome
+    if outcome is None:
         return 0
-    tell()
-    checkpointing = Checkpointing(saving, mine, choice.resumed)
-    return train(comm, choice.experiment, dataset, arguments, checkpointing)
+    if world.rank == 0:
+        _tell(outcome, arguments)
+    world.leave(outcome)
+    return outcome.code
 
 
-def _try(experiment: Experiment, dataset: Any, rank: int) -> None:
-    """Build what the rank will need, to find a user's mistakes before any message."""
-    if _kind(experiment) == "averaging":
-        build_worker(experiment, dataset, Place(rank, experiment.ranks))
-    else:
-        from mpisgd.servers.roles import Builder
+def _tell(outcome: "Outcome", arguments: argparse.Namespace) -> None:
+    """How the run ended, on standard output what it came to."""
+    from mpisgd.mpi.session import NOT_FINITE
 
-        Builder(experiment, dataset).server(None, 0)
-
-
-def _run_virtual(
-    experiment: Experiment, ranks: int, arguments: argparse.Namespace, saving: Saving | None,
-    locks: ExitStack,
-) -> int:  # fmt: skip
-    from mpisgd.drivers.virtual import virtual_network
-    from mpisgd.values.registry import resolve
-
-    train = resolve(VIRTUAL, _kind(experiment), "--algorithm")
-    dataset = load(experiment)
-    if arguments.output is not None:
-        check_target(arguments.output, arguments.overwrite, resume=_resumes(saving))
-    experiment = resolve_for(experiment, dataset, ranks)
-    virtual_network(experiment)  # a user's mistakes, before any word or file
-    _try(experiment, dataset, 0)
-    tell = partial(tell_assumptions, experiment, dataset, arguments)
-    if saving is None:
-        _lock(locks, arguments.output, None)
-        tell()
-        return train(experiment, dataset, arguments)
-    from mpisgd.checkpoint.fitting import misfit
-    from mpisgd.checkpoint.identity import identity
-    from mpisgd.checkpoint.resume import choose
-    from mpisgd.checkpoint.writer import Checkpointing
-
-    saving.check()
-    mine = identity(experiment, dataset, virtual=True)
-    fits = partial(misfit, experiment, dataset, True)
-    choice = choose(saving, experiment, mine, arguments.output, misfit=fits)
-    if not choice.complete:
-        _lock(locks, arguments.output, saving)
-    _tell(choice.notes)
-    if choice.complete:
-        return 0
-    tell()
-    return train(choice.experiment, dataset, arguments, Checkpointing(saving, mine, choice.resumed))
+    if outcome.code == 0 or outcome.code > 128:
+        report(outcome, arguments.format)
+    if outcome.code > 128:
+        tell_stopped(outcome.step, arguments.output)
+    elif outcome.reason is not None:
+        behind = "; stopped before the next merge" if outcome.code == NOT_FINITE else ""
+        print(f"mpisgd: {outcome.reason}{behind}", file=sys.stderr, flush=True)
 
 
-def _resumes(saving: Saving | None) -> bool:
-    return saving is not None and saving.resume is not None
+class Terminal:
+    """What a user at a terminal is told meanwhile; see launch.Console."""
+
+    def __init__(self, arguments: argparse.Namespace, virtual: bool):
+        self.arguments, self.virtual = arguments, virtual
+
+    def notes(self, lines: list[str]) -> None:
+        for line in lines:
+            print(f"mpisgd: {line}", file=sys.stderr)
+        sys.stderr.flush()
+
+    def begin(self, experiment: Experiment, dataset: Any) -> None:
+        tell_assumptions(experiment, dataset, self.arguments, None if self.virtual else 0)
+
+    def tuned(self, experiment: Experiment) -> None:
+        tell_tuned(experiment)
+
+    def bar(self, experiment: Experiment, done: int) -> "Bar":
+        each = 1 if experiment.algorithm in ALGORITHMS else experiment.step_workers
+        return progress.shown(experiment.algorithm, experiment.steps or 1, each, done)
 
 
-def _tell(notes: list[str]) -> None:
-    for note in notes:
-        print(f"mpisgd: {note}", file=sys.stderr)
-    sys.stderr.flush()
-
-
-def _kind(experiment: Experiment) -> str:
-    """Which driver it needs."""
-    from mpisgd.algorithms import ALGORITHMS
-
-    return "averaging" if experiment.algorithm in ALGORITHMS else "servers"
-
-
-def report(experiment: Experiment, last: dict[str, Any], arguments: argparse.Namespace) -> None:
+def report(outcome: "Outcome", form: str) -> None:
     """Print the summary on standard output."""
+    experiment, last = outcome.experiment, outcome.evaluation
     time_s, computed = last.get("time_s", 0.0), last.get("samples_computed")
-    kind = _kind(experiment)
     row = {
         "algorithm": experiment.algorithm,
         "tau": experiment.tau,
@@ -235,14 +139,6 @@ def report(experiment: Experiment, last: dict[str, Any], arguments: argparse.Nam
         "loss": last.get("loss"),
         "accuracy": last.get("accuracy"),
     }
-    print(tables.render(SUMMARIES[kind], [row], arguments.format))
+    kind = "averaging" if experiment.algorithm in ALGORITHMS else "servers"
+    print(tables.render(SUMMARIES[kind], [row], form))
     sys.stdout.flush()
-
-
-def progress_bar(experiment: Experiment, checkpointing: Any = None) -> Any:
-    """What tells how far the run is; `update()` it for each step, or each gradient that a server
-    used. `keeping`: of a run that is saved, and may go on from a step."""
-    resumed = None if checkpointing is None else checkpointing.resumed
-    each = experiment.step_workers if _kind(experiment) == "servers" else 1
-    done = 0 if resumed is None else resumed.step
-    return progress.shown(experiment.algorithm, experiment.steps or 1, each, done)

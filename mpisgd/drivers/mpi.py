@@ -1,205 +1,281 @@
-"""A training run on real ranks: sites, signals, records, from the first message to the last."""
+"""A whole run of real ranks: sites, signals, records, from the first message to the last."""
 
-import argparse
+import json
 import os
 import platform
-from contextlib import closing, nullcontext
-from typing import TYPE_CHECKING, Any
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Protocol
 
 from allreduce.algorithms import build
+from allreduce.communicator import Communicator
 from allreduce.errors import Stalled
-from mpisgd.commands.train import progress_bar, report
+from mpisgd.algorithms import ALGORITHMS
 from mpisgd.data import Dataset
+from mpisgd.drivers.job import Job, Outcome
 from mpisgd.experiment import delays
 from mpisgd.experiment.building import Place, algorithm_run, build_worker
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.experiment.remarks import tell_stopped, tell_tuned
 from mpisgd.experiment.stragglers import step_timer
 from mpisgd.models.statistics import POOLED, described
 from mpisgd.mpi import session
 from mpisgd.store.environment import environment
-from mpisgd.store.recording import Recorder
+from mpisgd.store.recording import Recorder, Store
 from mpisgd.training.buckets import exposed
+from mpisgd.training.parameters import Parameters, digest
 from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.values.errors import UsageError
 from mpisgd.worlds.mpi import CommunicatorSite
 
 if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times ranks
-    from mpisgd.checkpoint.writer import Checkpointing
+    from mpisgd.checkpoint.options import Saving
+    from mpisgd.checkpoint.resume import Choice
+
+PATIENCE = 10  # deadlines until all have heard how the run ended: rank 0 may still be at work
 
 
-def train(
-    comm: Any,
-    experiment: Experiment,
-    dataset: Dataset,
-    arguments: argparse.Namespace,
-    checkpointing: "Checkpointing | None" = None,
-) -> int:
-    """Train on `comm`; the exit code. `experiment` is resolved and agreed on."""
-    rank = comm.Get_rank()
-    hosts = session.texts(comm, platform.node(), experiment.deadline_s)
-    nodes = [hosts.index(host) for host in hosts]
-    schedule = build(experiment.allreduce, comm.Get_size(), nodes)
-    times = None
-    if experiment.delay == "auto":
-        probe = build_worker(experiment, dataset, Place(rank, comm.Get_size()))
-        times = delays.measure(comm, schedule, experiment, probe)
-        experiment = delays.tuned(experiment, times)
-        tell_tuned(experiment, rank)
-    thread_comm = session.thread_comm(comm) if experiment.progress == "thread" else None
-    store, refused = None, None
-    try:
-        store = (
-            open_store(experiment, hosts, times, arguments, checkpointing) if rank == 0 else None
-        )
-    except UsageError as mistake:  # another job may have taken the name since it was checked
-        refused = mistake
-    session.agree(comm, refused, experiment.deadline_s)
-    bar = progress_bar(experiment, checkpointing) if rank == 0 else None
-    recorder = Recorder(
-        comm, store, experiment.config(), deadline=experiment.deadline_s,
-        on_step=None if bar is None else bar.update,
-    )  # fmt: skip
-    site = CommunicatorSite(
-        comm, schedule, recorder,
-        chunks=experiment.chunks, deadline=experiment.deadline_s,
-        step_timer=step_timer(experiment.straggler, experiment.step_seconds, experiment.seed),
-        thread_comm=thread_comm,
-    )  # fmt: skip
-    worker = build_worker(experiment, dataset, site)
+class Run(Protocol):
+    """Who is on this rank, what is saved of them, and how the run is summed up."""
 
-    def ask() -> None:
-        site.asked_to_stop = True
+    @property
+    def step(self) -> int: ...
 
-    signals_of_run = session.Signals(comm, ask, lambda: site.evaluating)
-    with signals_of_run as signals, closing(site), bar or nullcontext():
-        if checkpointing is not None:
-            keep(checkpointing, experiment, site, worker, recorder, store, signals)
-        try:
-            _run(
-                site,
-                experiment,
-                worker,
-                checkpointing is not None and checkpointing.resumed is not None,
-            )
-        except NotFinite as failure:
-            recorder.finish()
-            if store is not None:
-                store.close(reason=str(failure))
-            raise
-        recorder.finish()
-        number = max(site.all_values(signals.received or 0))
-        last = recorder.last_evaluation
-        if store is not None and worker.stopping:
-            store.close(reason=f"stopped by signal {number} after step {worker.step}")
+    @property
+    def stopping(self) -> bool: ...
+
+    @property
+    def parameters(self) -> Parameters | None:
+        """Those of the last evaluation, where it was made."""
+
+    def ask_to_stop(self) -> None: ...
+
+    def busy(self) -> bool:
+        """Whether the rank may not hear of a stop for long, and will in the end."""
+
+    def run(self) -> None:
+        """To the last message. Raises NotFinite and Stalled."""
+
+    def finish(self) -> set[int]:
+        """Hand over the last rows; ranks that went silent."""
+
+    def evaluation(self) -> Mapping[str, Any]: ...
+
+    def summary(self) -> Mapping[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+def train(comm: Communicator, job: Job, nodes: Sequence[int] | None = None) -> Outcome:
+    """Train on `comm`, all ranks with the same experiment. `nodes`: of each rank [all on one]."""
+    store, deadline = job.store, job.experiment.deadline_s
+    signals = session.Signals(comm, lambda: run.ask_to_stop(), lambda: run.busy())
+    run = begun(comm, job, nodes or [0] * comm.Get_size(), signals)
+    failure = ""
+    with signals, closing(job.bar or _Closed()):
+        with closing(run):
+            try:
+                run.run()
+            except NotFinite as error:
+                failure = str(error)
+            lost = run.finish()
+        word = json.dumps([failure, run.stopping, int(signals.received or 0)])
+        words = [word] if lost else session.texts(comm, word, PATIENCE * deadline)
+        code, reason = _ended([json.loads(text) for text in words], run.step)
+        if store is not None and reason:
+            store.close(reason=reason)
         elif store is not None:
-            stated = described(worker.model, POOLED) | exposed(
-                worker.parameters, experiment.bucket_bytes
+            store.complete({**run.evaluation(), **run.summary()})
+    parameters = None if run.parameters is None else run.parameters.views
+    return Outcome(job.experiment, code, reason, run.step, run.evaluation(), parameters,
+                   lost=tuple(sorted(lost)))  # fmt: skip
+
+
+def _ended(told: list[tuple[str, bool, int]], step: int) -> tuple[int, str | None]:
+    """The exit code, and the reason for one that is not 0, from what each rank tells: what was not
+    finite, whether it has stopped, and by which signal."""
+    if failure := next((failure for failure, *_ in told if failure), None):
+        return session.NOT_FINITE, failure
+    if not told[0][1]:
+        return 0, None
+    number = max(number for *_, number in told) or int(signal.SIGTERM)
+    return 128 + number, f"stopped by signal {number} after step {step}"
+
+
+def begun(comm: Communicator, job: Job, nodes: Sequence[int], signals: session.Signals) -> Run:
+    """This rank of that run, at its beginning or where it goes on."""
+    if job.experiment.algorithm in ALGORITHMS:
+        return Averaging(comm, job, nodes, signals)
+    from mpisgd.drivers.mpi_served import Served
+
+    return Served(comm, job, signals)
+
+
+class Averaging:
+    """A rank that trains, and averages with all others."""
+
+    def __init__(
+        self, comm: Communicator, job: Job, nodes: Sequence[int], signals: session.Signals
+    ):
+        experiment = job.experiment
+        self.job, self.signals = job, signals
+        self.recorder = Recorder(
+            comm, job.store, experiment.config(), deadline=experiment.deadline_s,
+            on_step=None if job.bar is None else job.bar.update,
+            meta=None if job.resumed is None else job.resumed.meta,
+        )  # fmt: skip
+        self.site = CommunicatorSite(
+            comm, build(experiment.allreduce, comm.Get_size(), nodes), self.recorder,
+            chunks=experiment.chunks, deadline=experiment.deadline_s,
+            step_timer=step_timer(experiment.straggler, experiment.step_seconds, experiment.seed),
+            thread_comm=session.thread_comm(comm) if experiment.progress == "thread" else None,
+            keep=None if job.checkpointing is None else self._save,
+        )  # fmt: skip
+        rests, resumed = None, job.resumed
+        if job.checkpointing is not None:
+            from mpisgd.checkpoint.ranks import Gathering
+
+            rests = job.checkpointing.rests(resumed.state["site"]["time_s"] if resumed else 0.0)
+            self._gather = Gathering(
+                comm, job.checkpointing, self.recorder, job.store, experiment.deadline_s
             )
-            spent = {"final_average_s": site.final_average_s, "saving_s": site.saving_s}
-            store.complete({**spent, **last, **stated})
-    if rank == 0:
-        report(experiment, last, arguments)
+        self.worker = build_worker(experiment, job.dataset, self.site, rests)
+        if resumed is not None:
+            self.site.restore(resumed.state["site"])
+            self.worker.restore(resumed.state["worker"])
+
+    @property
+    def step(self) -> int:
+        return self.worker.step
+
+    @property
+    def stopping(self) -> bool:
+        return self.worker.stopping
+
+    @property
+    def parameters(self) -> Parameters | None:
+        return self.site.evaluated
+
+    def ask_to_stop(self) -> None:
+        self.site.asked_to_stop = True
+
+    def busy(self) -> bool:
+        return self.site.evaluating
+
+    def run(self) -> None:
+        """From equal parameters, or those of a checkpoint."""
+        if self.job.resumed is None:
+            self.site.broadcast(self.worker.parameters.buffer)
+        self.site.begin()
+        try:
+            for _ in algorithm_run(self.job.experiment, self.worker):
+                raise AssertionError("a communicator site never yields")
+            self.site.drain()
+        except Stalled as stall:
+            raise Stalled(f"{stall}, at step {self.step}") from None
+
+    def finish(self) -> set[int]:
+        self.recorder.finish()
+        return set()
+
+    def evaluation(self) -> Mapping[str, Any]:
+        return self.recorder.last_evaluation
+
+    def summary(self) -> Mapping[str, Any]:
+        site, model = self.site, self.worker.model
+        spent = {"final_average_s": site.final_average_s, "saving_s": site.saving_s}
+        stated = described(model, POOLED) | exposed(
+            self.worker.parameters, self.job.experiment.bucket_bytes
+        )
+        own = {} if site.evaluated is None else {"parameters_sha256": digest(site.evaluated.flat)}
+        return spent | stated | own
+
+    def close(self) -> None:
+        self.site.close()
+
+    def _save(self, worker: Worker) -> None:
         if worker.stopping:
-            tell_stopped(worker.step, arguments.output)
-    return 128 + number if worker.stopping else 0
+            self.signals.met()
+        self.recorder.rows.hand_over()
+        shipped = self.site.all_values(self.recorder.rows.shipped)
+        self._gather(worker.step, {"worker": worker.state(), "site": self.site.state()}, shipped)
 
 
-def keep(
-    checkpointing: "Checkpointing",
-    experiment: Experiment,
-    site: CommunicatorSite,
-    worker: Worker,
-    recorder: Recorder,
-    store: Any,
-    signals: session.Signals,
-) -> None:
-    """Let the run be saved, and go on from where it was. Nothing has begun."""
-    from mpisgd.checkpoint import place
-    from mpisgd.checkpoint.ranks import Gathering
+class MpiWorld:
+    """The ranks of a communicator, as `launch` sees a world."""
 
-    checkpoint_writer, resumed, since_s = None, checkpointing.resumed, 0.0
-    identity = {**checkpointing.identity, "config": experiment.config()}
-    if site.rank == 0:
-        checkpoint_writer = checkpointing._replace(identity=identity).checkpoint_writer()
-    if resumed is not None:
-        site.restore(resumed.state["site"])
-        worker.restore(resumed.state["worker"])
-        recorder.last_evaluation = resumed.meta["evaluation"]
-        recorder.evaluated = resumed.meta["keep"]["evaluation"]
-        since_s = resumed.state["site"]["time_s"]
-    worker.rests = checkpointing.rests(since_s)
-    gathering = Gathering(
-        site.comm,
-        checkpoint_writer,
-        recorder,
-        store,
-        experiment.deadline_s,
-        checkpointing.saving,
-        identity,
-    )
-    if resumed is not None:
-        steps = place.part_steps(checkpointing.saving.place, site.rank)
-        gathering.steps = [step for step in steps if step <= resumed.step]
+    virtual = False
 
-    def save(worker: Worker) -> None:
-        if worker.stopping:
-            signals.met()
-        recorder.rows.hand_over()
-        shipped = site.all_values(recorder.rows.shipped)
-        state = {"worker": worker.state(), "site": site.state()}
-        gathering(worker.step, state, shipped)
+    def __init__(self, comm: Communicator):
+        self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
+        self.hosts, self.nodes = [""], [0]
+        self._times: delays.Times | None = None
 
-    site.keep = save
+    def check(self, experiment: Experiment) -> None:
+        """Nothing but what an Experiment checks."""
 
+    def agree(self, error: UsageError | None, deadline: float) -> None:
+        """Raise on every rank if any has met a user's mistake."""
+        session.agree(self.comm, error, deadline)
 
-def _run(site: CommunicatorSite, experiment: Experiment, worker: Worker, resumed: bool) -> None:
-    """From equal parameters, or those of a checkpoint, to the last message."""
-    if not resumed:
-        site.broadcast(worker.parameters.buffer)
-    site.begin()
-    try:
-        for _ in algorithm_run(experiment, worker):
-            raise AssertionError("a communicator site never yields")
-        site.drain()
-    except Stalled as stall:
-        raise Stalled(f"{stall}, at step {worker.step}") from None
+    def agree_on(self, what: str, value: str, deadline: float) -> None:
+        """UsageError on every rank unless all have the same `value`."""
+        session.agree_on(self.comm, what, value, deadline)
 
+    def choose(
+        self, saving: "Saving", experiment: Experiment, dataset: Dataset, output: str | None
+    ) -> "tuple[Choice, Mapping[str, Any]]":
+        """What to go on from, and what checkpoints say of the run."""
+        from mpisgd.checkpoint.ranks import choose_together
 
-def open_store(
-    experiment: Experiment,
-    hosts: list[str],
-    times: delays.Times | None,
-    arguments: argparse.Namespace,
-    checkpointing: "Checkpointing | None" = None,
-) -> Any:
-    if arguments.output is None:
-        return None
-    from allreduce.native import library
-    from mpisgd.store.remote import RemoteWriter
+        return choose_together(self.comm, saving, experiment, dataset, output)
 
-    made_with = environment() | {
-        "mpi_library": library(),
-        "hosts": hosts,
-        "ranks_per_core": round(experiment.ranks / max(1, _cores(hosts)), 3),
-        "recorded_by": "rank 0",
-        "delay_from": None if times is None else times._asdict(),
-    }
-    options: dict[str, Any] = {"overwrite": arguments.overwrite}
-    if checkpointing is not None:
-        options = checkpointing.store_options(arguments.overwrite)
-        checkpointing.before_rows_are_cut()
-    store = RemoteWriter(
-        arguments.output, deadline=experiment.deadline_s, kind="train",
-        config=experiment.config(), environment=made_with, ranks=experiment.ranks,
-        **options,
-    )  # fmt: skip
-    if checkpointing is not None and checkpointing.resumed is not None:
-        store.restart(**checkpointing.resumed.restart())
-        store.flush()
-    return store
+    def join(self, deadline: float) -> None:
+        """Every rank says on which host it is."""
+        self.hosts = session.texts(self.comm, platform.node(), deadline)
+        self.nodes = [self.hosts.index(host) for host in self.hosts]
+
+    def tuned(self, experiment: Experiment, dataset: Dataset) -> Experiment:
+        """`--delay auto` from what an all-reduce of these parameters takes."""
+        probe = build_worker(experiment, dataset, Place(self.rank, self.size))
+        schedule = build(experiment.allreduce, self.size, self.nodes)
+        self._times = delays.measure(self.comm, schedule, experiment, probe)
+        return delays.tuned(experiment, self._times)
+
+    def environment(self, experiment: Experiment) -> dict[str, Any]:
+        """With what the run is made."""
+        from allreduce.native import library
+
+        cores = len(set(self.hosts)) * len(os.sched_getaffinity(0))  # all hosts like this one
+        return environment() | {
+            "mpi_library": library(),
+            "hosts": self.hosts,
+            "ranks_per_core": round(experiment.ranks / max(1, cores), 3),
+            "recorded_by": "rank 0",
+            "delay_from": None if self._times is None else self._times._asdict(),
+        }
+
+    def writer(self, path: str, deadline: float, **options: Any) -> Store:
+        """A result file, written by another process."""
+        from mpisgd.store.remote import RemoteWriter
+
+        return RemoteWriter(path, deadline=deadline, **options)
+
+    def train(self, job: Job) -> Outcome:
+        """See `train`."""
+        return train(self.comm, job, self.nodes)
+
+    def leave(self, outcome: Outcome) -> None:
+        """Rank 0 ends the job if ranks are gone: MPI_Finalize would wait for them."""
+        if outcome.lost and self.rank == 0:
+            ranks = ", ".join(map(str, outcome.lost))
+            print(f"mpisgd: done, but without rank {ranks}, which went silent", file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self.comm.Abort(0)
 
 
-def _cores(hosts: list[str]) -> int:
-    """Cores of all hosts, taking them to be like this one."""
-    return len(set(hosts)) * len(os.sched_getaffinity(0))
+class _Closed:
+    def close(self) -> None:
+        """No bar is shown."""

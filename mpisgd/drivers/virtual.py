@@ -1,136 +1,252 @@
-"""A training run of virtual ranks: the same generators, driven by a clock in this process."""
+"""A whole run of virtual ranks in this process: the same generators, driven in virtual time."""
 
-import argparse
 import signal
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from allreduce.algorithms import build
-from allreduce.errors import AllreduceError, Stalled
-from allreduce.network import Network, network
-from allreduce.schedule import Schedule
+from allreduce.errors import Stalled
 from allreduce.simulate import simulate
-from mpisgd.checkpoint.rests import RUN
-from mpisgd.checkpoint.writer import Checkpointing
-from mpisgd.commands.train import progress_bar, report
+from mpisgd.algorithms import ALGORITHMS
+from mpisgd.checkpoint.rests import RUN, Rests
 from mpisgd.data import Dataset
-from mpisgd.experiment.building import VIRTUAL_STEP_S, Place, algorithm_run, build_worker
+from mpisgd.drivers.job import Job, Outcome
+from mpisgd.drivers.rows import Recording
+from mpisgd.experiment.building import Place, algorithm_run, build_worker
 from mpisgd.experiment.delays import Times, tuned
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.experiment.remarks import tell_stopped, tell_tuned
-from mpisgd.experiment.stragglers import step_timer
-from mpisgd.models.statistics import POOLED, described
+from mpisgd.experiment.virtual_time import (
+    VIRTUAL_STEP_S,
+    virtual_network,
+    virtual_schedule,
+    virtual_steps,
+)
+from mpisgd.models.statistics import POOLED, described, moments, pooled
 from mpisgd.mpi.session import LEFT_EARLY, NOT_FINITE
 from mpisgd.store.environment import environment
-from mpisgd.store.recording import packed, store_rows
+from mpisgd.store.recording import Store
 from mpisgd.training.buckets import exposed
-from mpisgd.training.evaluation import row
+from mpisgd.training.evaluation import means
+from mpisgd.training.parameters import Parameters, digest
 from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.values.errors import UsageError
 from mpisgd.values.processes import handle
 from mpisgd.worlds.mpi import Recorder
 from mpisgd.worlds.virtual import Clock
 
-ROWS = 64  # rows of one rank handed to the store at once
+if TYPE_CHECKING:
+    from mpisgd.checkpoint.options import Saving
+    from mpisgd.checkpoint.resume import Choice
 
 
-def train(
-    experiment: Experiment,
-    dataset: Dataset,
-    arguments: argparse.Namespace,
-    checkpointing: Checkpointing | None = None,
-) -> int:
-    """Train `experiment.ranks` virtual ranks; the exit code. `experiment` is resolved."""
-    if experiment.delay == "auto":
-        experiment = _tuned(experiment, dataset)
-        tell_tuned(experiment)
-    store = open_store(experiment, arguments, checkpointing)
-    bar = progress_bar(experiment, checkpointing)
-    recorders = [
-        VirtualRecorder(rank, store, experiment.config(), bar if rank == 0 else None)
-        for rank in range(experiment.ranks)
-    ]
-    clock, workers = world(experiment, dataset, recorders)
-    if checkpointing is not None:
-        keep(checkpointing, experiment, clock, workers, recorders, store)
+class Run(Protocol):
+    """Who is there in a virtual run, what is saved of them, and how it is summed up."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def stopping(self) -> bool: ...
+
+    def ask_to_stop(self) -> None: ...
+
+    def run(self) -> None:
+        """To the end. Raises NotFinite and Stalled."""
+
+    def summary(self) -> dict[str, Any]: ...
+
+    @property
+    def parameters(self) -> Parameters | None:
+        """Those of the last evaluation."""
+
+    def evaluate(self, dataset: Dataset) -> tuple[float, float]:
+        """Their loss and accuracy on the test samples of another data set."""
+
+
+def train(job: Job) -> Outcome:
+    """Train `experiment.ranks` virtual ranks."""
+    store, enough = job.store, job.until
+    recording = Recording(store, job.bar, job.experiment.ranks, job.resumed)
+    run = begun(job, recording)
+    if enough is not None:
+        recording.watch(lambda row: run.ask_to_stop() if enough(row) else None)
+    code, reason = 0, None
     try:
-        with StopSignals(clock.ask_to_stop) as asked:
-            clock.run([algorithm_run(experiment, worker) for worker in workers])
+        with StopSignals(run.ask_to_stop) as asked:
+            run.run()
+        if run.stopping and asked.number:
+            code = 128 + asked.number
+            reason = f"stopped by signal {asked.number} after step {run.step}"
     except NotFinite as failure:
-        finish(recorders, store)
-        if store is not None:
-            store.close(reason=str(failure))
-        print(f"mpisgd: {failure}; stopped before the next merge", file=sys.stderr)
-        return NOT_FINITE
+        code, reason = NOT_FINITE, str(failure)
     except Stalled as stall:
-        finish(recorders, store)
-        if store is not None:
-            store.close(reason=str(stall))
-        print(f"mpisgd: {stall}", file=sys.stderr)
-        return LEFT_EARLY
+        code, reason = LEFT_EARLY, str(stall)
     except BaseException as failure:
-        finish(recorders, store)
-        if store is not None:
-            store.close(reason=repr(failure))
+        reason = repr(failure)
         raise
     finally:
-        if bar is not None:
-            bar.close()
-    finish(recorders, store)
-    last = recorders[0].last_evaluation
-    if workers[0].stopping:
-        if store is not None:
-            store.close(reason=f"stopped by signal {asked.number} after step {workers[0].step}")
-        tell_stopped(workers[0].step, arguments.output)
-        return 128 + asked.number
-    if store is not None:
-        own = exposed(workers[0].parameters, experiment.bucket_bytes)
-        store.complete({**last, **described(workers[0].model, POOLED), **own})
-    report(experiment, last, arguments)
-    return 0
+        recording.close(reason)
+    if store is not None and not reason:
+        store.complete({**recording.last, **run.summary()})
+    parameters = None if run.parameters is None else run.parameters.views
+    return Outcome(job.experiment, code, reason, run.step, recording.last, parameters, run.evaluate)
 
 
-def keep(
-    checkpointing: Checkpointing,
+def begun(job: Job, recording: Recording) -> Run:
+    """All ranks of that run, at its beginning or where it goes on."""
+    if job.experiment.algorithm in ALGORITHMS:
+        return Averaging(job, recording)
+    from mpisgd.drivers.virtual_served import Served
+
+    return Served(job, recording)
+
+
+class Averaging:
+    """Every rank trains, and averages with all others."""
+
+    def __init__(self, job: Job, recording: Recording):
+        experiment, dataset, checkpointing = job.experiment, job.dataset, job.checkpointing
+        self.experiment, self.recording = experiment, recording
+        recorders = recording.recorders(experiment.config())
+        if checkpointing is None:
+            self.clock, self.workers = world(experiment, dataset, recorders)
+            return
+        resumed = checkpointing.resumed
+        state = {"time_s": 0.0} if resumed is None else resumed.section(RUN)
+        self.clock, self.workers = world(
+            experiment, dataset, recorders, keep=self._save,
+            rests=lambda: checkpointing.rests(state["time_s"]),
+        )  # fmt: skip
+        self._write = checkpointing.checkpoint_writer().write
+        if resumed is not None:
+            self.clock.restore(state)
+            for worker in self.workers:
+                worker.restore(resumed.section(str(worker.rank))["worker"])
+
+    @property
+    def step(self) -> int:
+        return self.workers[0].step
+
+    @property
+    def stopping(self) -> bool:
+        return self.workers[0].stopping
+
+    def ask_to_stop(self) -> None:
+        self.clock.ask_to_stop()
+
+    def run(self) -> None:
+        self.clock.run([algorithm_run(self.experiment, worker) for worker in self.workers])
+
+    def summary(self) -> dict[str, Any]:
+        first, mean = self.workers[0], self.clock.evaluated
+        stated = described(first.model, POOLED) | exposed(
+            first.parameters, self.experiment.bucket_bytes
+        )
+        return stated | ({} if mean is None else {"parameters_sha256": digest(mean.flat)})
+
+    @property
+    def parameters(self) -> Parameters | None:
+        return self.clock.evaluated
+
+    def evaluate(self, dataset: Dataset) -> tuple[float, float]:
+        assert self.clock.evaluated is not None, "nothing was evaluated"
+        model = self.workers[0].model
+        with pooled(model, np.sum([moments(worker.model) for worker in self.workers], axis=0)):
+            return means(model, dataset, self.clock.evaluated)
+
+    def _save(self, workers: list[Worker]) -> None:
+        self.recording.flush()
+        states = ((str(worker.rank), {"worker": worker.state()}) for worker in workers)
+        meta = {"step": workers[0].step, **self.recording.told()}
+        self._write(meta, chain([(RUN, self.clock.state())], states))
+
+
+def world(
     experiment: Experiment,
-    clock: Clock,
-    workers: Sequence[Worker],
-    recorders: "list[VirtualRecorder]",
-    store: Any,
-) -> None:
-    """Let the run be saved, and go on from where it was. Nothing has begun."""
-    identity = {**checkpointing.identity, "config": experiment.config()}
-    checkpoint_writer, resumed = (
-        checkpointing._replace(identity=identity).checkpoint_writer(),
-        checkpointing.resumed,
-    )
-    if resumed is not None:
-        clock.restore(resumed.section(RUN))
-        for worker in workers:
-            worker.restore(resumed.section(str(worker.rank))["worker"])
-        for recorder in recorders:
-            recorder.last_evaluation = resumed.meta["evaluation"]
-            recorder.evaluated = resumed.meta["keep"]["evaluation"]
-    for worker in workers:
-        worker.rests = checkpointing.rests(clock.times[worker.rank])
+    dataset: Dataset,
+    recorders: Sequence[Recorder],
+    step_time: Callable[[int, int], float] | None = None,
+    keep: Callable[[list[Worker]], object] | None = None,
+    rests: Callable[[], Rests | None] = lambda: None,
+) -> tuple[Clock, list[Worker]]:
+    """The clock and its workers, nothing begun; `experiment` is resolved, a recorder a rank."""
+    cluster = virtual_network(experiment)
+    clock = Clock(
+        cluster, virtual_schedule(experiment, cluster), recorders,
+        step_time or virtual_steps(experiment), chunks=experiment.chunks, seed=experiment.seed,
+        keep=keep,
+    )  # fmt: skip
+    return clock, [build_worker(experiment, dataset, site, rests()) for site in clock.sites]
 
-    def save(rested: list[Worker]) -> None:
-        finish(recorders, store)
-        first = recorders[0]
-        meta = {
-            "step": rested[0].step,
-            "evaluation": first.last_evaluation,
-            "keep": {"evaluation": first.evaluated},
-        }
-        states = ((str(worker.rank), {"worker": worker.state()}) for worker in rested)
-        checkpoint_writer.write(meta, chain([(RUN, clock.state())], states))
 
-    clock.keep = save
+class VirtualWorld:
+    """Virtual ranks, as `launch` sees a world."""
+
+    virtual, rank = True, 0
+
+    def __init__(self, ranks: int):
+        self.size = ranks
+
+    def check(self, experiment: Experiment) -> None:
+        """UsageError for a network that is none."""
+        virtual_network(experiment)
+
+    def join(self, deadline: float) -> None:
+        """There is nobody else."""
+
+    def agree(self, error: UsageError | None, deadline: float) -> None:
+        """There is nobody else."""
+        if error is not None:
+            raise error
+
+    def agree_on(self, what: str, value: str, deadline: float) -> None:
+        """There is nobody else."""
+
+    def choose(
+        self, saving: "Saving", experiment: Experiment, dataset: Dataset, output: str | None
+    ) -> "tuple[Choice, Mapping[str, Any]]":
+        """What to go on from, and what checkpoints say of the run."""
+        from mpisgd.checkpoint.fitting import misfit
+        from mpisgd.checkpoint.identity import identity
+        from mpisgd.checkpoint.resume import choose
+
+        saving.check()
+        mine = identity(experiment, dataset, virtual=True)
+        fits = partial(misfit, experiment, dataset, True)
+        return choose(saving, experiment, mine, output, misfit=fits), mine
+
+    def tuned(self, experiment: Experiment, dataset: Dataset) -> Experiment:
+        """`--delay auto` from what the simulator says of an all-reduce of these parameters."""
+        place, cluster = Place(0, experiment.ranks), virtual_network(experiment)
+        buffer = build_worker(experiment, dataset, place).parameters.buffer
+        schedule = virtual_schedule(experiment, cluster)
+        ends = simulate(
+            schedule, buffer.nbytes, cluster, itemsize=buffer.itemsize, chunks=experiment.chunks
+        )
+        step_s = experiment.step_seconds or VIRTUAL_STEP_S
+        return tuned(experiment, Times(step_s, float(ends.max())))
+
+    def environment(self, experiment: Experiment) -> dict[str, Any]:
+        """With what the run is made."""
+        own = environment()
+        return own | {"hosts": [own["host"]], "mpi_library": "none: virtual"}
+
+    def writer(self, path: str, deadline: float, **options: Any) -> Store:
+        """A result file."""
+        from mpisgd.store.writer import Writer
+
+        return Writer(path, virtual=True, **options)
+
+    def train(self, job: Job) -> Outcome:
+        """See `train`."""
+        return train(job)
+
+    def leave(self, outcome: Outcome) -> None:
+        """Nobody is waited for."""
 
 
 class StopSignals:
@@ -153,110 +269,3 @@ class StopSignals:
             raise KeyboardInterrupt
         self.number = number
         self.ask()
-
-
-def world(
-    experiment: Experiment, dataset: Dataset, recorders: Sequence[Recorder]
-) -> tuple[Clock, list[Worker]]:
-    """The clock and its workers, nothing begun; `experiment` is resolved, a recorder a rank."""
-    cluster = virtual_network(experiment)
-    seconds = VIRTUAL_STEP_S if experiment.step_seconds is None else experiment.step_seconds
-    clock = Clock(
-        cluster, virtual_schedule(experiment, cluster), recorders,
-        step_timer(experiment.straggler, seconds, experiment.seed),
-        chunks=experiment.chunks, seed=experiment.seed,
-    )  # fmt: skip
-    return clock, [build_worker(experiment, dataset, site) for site in clock.sites]
-
-
-def virtual_network(experiment: Experiment) -> Network:
-    """The network that `--network` names, with `--progress perfect` if asked for."""
-    try:
-        named = network(experiment.network or "ideal")
-    except AllreduceError as error:
-        raise UsageError("--network", None, str(error)) from None
-    return named.with_(progress="perfect") if experiment.progress == "perfect" else named
-
-
-def virtual_schedule(experiment: Experiment, cluster: Network) -> Schedule:
-    """The averages' schedule: the network's nodes, one for all where no network is given, as for
-    ranks that mpiexec starts on one host."""
-    ranks = experiment.ranks
-    nodes = [0] * ranks if experiment.network is None else cluster.nodes(ranks)
-    return build(experiment.allreduce, ranks, nodes)
-
-
-def _tuned(experiment: Experiment, dataset: Dataset) -> Experiment:
-    """The delay from what the simulator says of an all-reduce of these parameters."""
-    place, cluster = Place(0, experiment.ranks), virtual_network(experiment)
-    buffer = build_worker(experiment, dataset, place).parameters.buffer
-    schedule = virtual_schedule(experiment, cluster)
-    ends = simulate(
-        schedule, buffer.nbytes, cluster, itemsize=buffer.itemsize, chunks=experiment.chunks
-    )
-    return tuned(experiment, Times(experiment.step_seconds or VIRTUAL_STEP_S, float(ends.max())))
-
-
-class VirtualRecorder:
-    """One virtual rank's rows, straight to the store."""
-
-    def __init__(self, rank: int, store: Any, config: dict[str, Any], bar: Any):
-        self.rank, self.store, self.config, self.bar = rank, store, config, bar
-        self.last_evaluation: dict[str, Any] = {}
-        self.evaluated = self.reported = (
-            0  # rows so far, and steps, those before a restart included
-        )
-        self._rows: list[list[float]] = []
-
-    def step(self, step: int, columns: dict[str, float]) -> None:
-        if self.bar is not None:
-            self.bar.update()
-        self.reported = step
-        self._rows.append(packed(step, columns))
-        if len(self._rows) == ROWS:
-            self.flush()
-
-    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
-        self.last_evaluation = row(sums, worker, self.config, time_s)
-        self.evaluated += 1
-        if self.rank == 0 and self.store is not None:
-            self.store.evaluation(**self.last_evaluation)
-            self.store.flush()
-
-    def flush(self) -> None:
-        if self._rows and self.store is not None:
-            store_rows(self.store, self.rank, np.array(self._rows))
-        self._rows.clear()
-
-
-def finish(recorders: list[VirtualRecorder], store: Any) -> None:
-    """Hand over what the recorders still have."""
-    for recorder in recorders:
-        recorder.flush()
-    if store is not None:
-        store.flush()
-
-
-def open_store(
-    experiment: Experiment,
-    arguments: argparse.Namespace,
-    checkpointing: Checkpointing | None = None,
-) -> Any:
-    """The store of a virtual run, None without --output."""
-    if arguments.output is None:
-        return None
-    from mpisgd.store.writer import Writer
-
-    made_with = environment() | {"hosts": [environment()["host"]], "mpi_library": "none: virtual"}
-    options: dict[str, Any] = {"overwrite": arguments.overwrite}
-    if checkpointing is not None:
-        options = checkpointing.store_options(arguments.overwrite)
-        checkpointing.before_rows_are_cut()
-    store = Writer(
-        arguments.output, kind="train", config=experiment.config(), environment=made_with,
-        ranks=experiment.ranks, virtual=True, **options,
-    )  # fmt: skip
-    if checkpointing is not None and checkpointing.resumed is not None:
-        store.restart(**checkpointing.resumed.restart())
-        store.flush()
-    return store

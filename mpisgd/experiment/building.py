@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from mpisgd.experiment.experiment import Experiment
 
-VIRTUAL_STEP_S = 1e-3  # seconds of a virtual step when --step-time does not say
-
 
 class Place(NamedTuple):
     """Where a worker would stand: enough to build one, which finds a user's mistakes before any

@@ -203,6 +203,15 @@ class Experiment:
         for mistake in chain(self._unfitting(), self._unfitting_updates(), self._out_of_range()):
             raise mistake
 
+    def check_world(self, virtual: bool) -> None:
+        """UsageError for what only the other world can do."""
+        if virtual and self.progress == "thread":
+            raise UsageError("--progress", "thread", "poll or perfect with --virtual")
+        if not virtual and self.progress == "perfect":
+            raise UsageError("--progress", "perfect", "poll or thread without --virtual")
+        if not virtual and self.network is not None:
+            raise UsageError("--network", self.network, "only with --virtual")
+
     def _check_taken(self, place: str, hint: str) -> None:
         """UsageError for an option that the algorithm does not have and others do."""
         takes = OPTIONS[self.algorithm]

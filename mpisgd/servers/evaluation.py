@@ -11,9 +11,10 @@ import numpy as np
 
 from mpisgd.data import Dataset
 from mpisgd.models import Model
-from mpisgd.models.statistics import estimated
+from mpisgd.models.statistics import described, estimate_of, estimated
+from mpisgd.servers.worker import not_finite
 from mpisgd.training.evaluation import TRAINING, figures, shard_sums
-from mpisgd.training.parameters import Parameters
+from mpisgd.training.parameters import Parameters, digest
 
 if TYPE_CHECKING:
     from mpisgd.servers.server import Server
@@ -124,4 +125,21 @@ def facts(server: "Server") -> dict[str, float]:
         "samples_used": server.samples_used,
         "train_loss_sum": server.loss_sum,
         "train_samples": server.loss_samples,
+    }
+
+
+def check_finite(servers: Sequence["Server"], evaluator: Evaluator | None = None) -> None:
+    """Raise NotFinite if a worker met what was not."""
+    told = [*(server.failed for server in servers), evaluator.failed if evaluator else None]
+    failures = [failed for failed in told if failed is not None]
+    if failures:
+        raise not_finite(*min(failures))
+
+
+def summary(servers: Sequence["Server"], evaluator: Evaluator) -> dict[str, Any]:
+    """What a result file says of the whole run."""
+    return {
+        "parameters_sha256": digest(evaluator.parameters.flat),
+        **described(evaluator.model, estimate_of(evaluator.dataset)),
+        "lost_workers": sorted(set().union(*(server.lost for server in servers))),
     }

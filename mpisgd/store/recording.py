@@ -2,11 +2,12 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
+from allreduce.communicator import Communicator, Request
 from allreduce.errors import Stalled
 from allreduce.plan import wait_until
 from mpisgd.training import evaluation
@@ -24,6 +25,30 @@ TAG = 32000  # MPI promises 32,767
 ROW, END = 1.0, -1.0  # marks: a row; this rank sends no more
 
 
+class Store(Protocol):
+    """Where results go: writer.Writer, remote.RemoteWriter or memory.MemoryStore."""
+
+    def steps(self, rank: int, first: int, columns: Mapping[str, Any]) -> None: ...
+
+    def evaluation(self, **row: float) -> None: ...
+
+    def event(
+        self, rank: int, lane: str, name: str, start_s: float, end_s: float, step: int
+    ) -> None: ...
+
+    def updates(self, rows: Iterable[Mapping[str, float]]) -> None: ...
+
+    def restart(self, **row: Any) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def complete(self, summary: Mapping[str, Any]) -> None: ...
+
+    def close(self, reason: str | None = None) -> None: ...
+
+
 class Rows:
     """Rows of `width` numbers from every rank to rank 0, without anyone waiting.
 
@@ -33,7 +58,7 @@ class Rows:
 
     def __init__(
         self,
-        comm: Any,
+        comm: Communicator,
         width: int,
         tag: int,
         deliver: Callable[[int, np.ndarray], object],
@@ -45,7 +70,7 @@ class Rows:
         self.rank, self.deliver, self.after = comm.Get_rank(), deliver, after
         self._table = np.zeros((ROWS, 1 + width))  # a mark, and the row
         self._count, self._sent_at = 0, time.monotonic()
-        self._sends: list[tuple[Any, np.ndarray]] = []
+        self._sends: list[tuple[Request, np.ndarray]] = []
         self.shipped = self.added = 0  # messages and rows so far
         self._received = [0] * comm.Get_size()
         self._open = set(range(1, comm.Get_size())) if self.rank == 0 else set()
@@ -134,23 +159,25 @@ class Rows:
 
 
 class Recorder:
-    """One rank's rows. Rank 0 holds the `store`, a store.Writer, or None to keep nothing.
+    """One rank's rows. Rank 0 holds the `store`, or None to keep nothing.
 
     `config`: the run's settings. `on_step`: called on rank 0 at each step.
+    `meta`: what the checkpoint says that the run goes on from.
     """
 
     def __init__(
         self,
-        comm: Any,
-        store: Any,
+        comm: Communicator,
+        store: Store | None,
         config: Mapping[str, Any],
         *,
         deadline: float = 60.0,
         on_step: Callable[[], object] | None = None,
+        meta: Mapping[str, Any] | None = None,
     ):
         self.store, self.config, self.on_step = store, config, on_step
-        self.last_evaluation: dict[str, Any] = {}
-        self.evaluated = 0  # rows so far, those before a restart included
+        self.last_evaluation: dict[str, Any] = meta["evaluation"] if meta else {}
+        self.evaluated = meta["keep"]["evaluation"] if meta else 0  # rows, with those before
         self.rows = Rows(
             comm, WIDTH, TAG, self._store, deadline=deadline,
             after=lambda: None if store is None else store.flush(),
@@ -184,7 +211,7 @@ def packed(step: int, columns: dict[str, float]) -> list[float]:
     return [step, *values, *(columns.get(name, math.nan) for name in MORE)]
 
 
-def store_rows(store: Any, rank: int, rows: np.ndarray) -> None:
+def store_rows(store: Store, rank: int, rows: np.ndarray) -> None:
     """Rows of `packed`, of consecutive steps, to a store.Writer."""
     columns = reported(rows[:, 1 : -len(MORE)].T)
     rate, starts, ends = rows[:, -len(MORE) :].T

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 from mpisgd.algorithms import ALGORITHMS
 from mpisgd.algorithms import OPTIONS as TAKES
-from mpisgd.commands import train
 from mpisgd.experiment.experiment import Experiment, flag, from_file
 from mpisgd.submit import estimate, settings
 from mpisgd.submit.runs import GridRun
@@ -235,7 +234,7 @@ def _run(path: str, place: str, scaling: str, values: Values) -> GridRun:
         given["batch"] = whole_batch // ranks
     try:
         experiment = Experiment.read({**given, "scaling": scaling})
-        train.check_world(experiment, virtual)
+        experiment.check_world(virtual)
         experiment.resolved(ranks, 1)  # what the number of ranks does not allow
     except UsageError as mistake:
         foreign = set(given) & set().union(*TAKES.values()) - set(TAKES[str(given["algorithm"])])

@@ -1,5 +1,6 @@
 """All parameters of a model in one flat buffer, so that one all-reduce averages them."""
 
+import hashlib
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -53,3 +54,8 @@ class Parameters:
     def like(self) -> "Parameters":
         """Zeroed parameters of the same shapes, dtype and extra: the gradient's home."""
         return Parameters(self.shapes, self.dtype, self.extra.size, leading=self.leading)
+
+
+def digest(flat: np.ndarray) -> str:
+    """Of the bits of some parameters."""
+    return hashlib.sha256(np.ascontiguousarray(flat).tobytes()).hexdigest()

@@ -5,10 +5,18 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Protocol
 
 EVERY_S = 10.0  # between two lines
 LONG_S = 30.0  # a run that takes less says nothing
+
+
+class Bar(Protocol):
+    """What is told of each step, or of each gradient that a server used."""
+
+    def update(self) -> object: ...
+
+    def close(self) -> None: ...
 
 
 class Lines:
@@ -53,7 +61,7 @@ class Lines:
         """Nothing is open."""
 
 
-def shown(title: str, steps: int, each: int = 1, done: int = 0) -> Any:
+def shown(title: str, steps: int, each: int = 1, done: int = 0) -> Bar:
     """A bar on a terminal, Lines elsewhere. `each`, `done`: as of Lines."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return Lines(steps, each, done)

@@ -76,9 +76,10 @@ class CommunicatorSite:
         step_time: float | None = None,
         step_timer: stragglers.StepTimer | None = None,
         thread_comm: Any = None,
+        keep: Callable[[Worker], object] | None = None,
     ):
-        """`step_time`, `pace`: how long to pad each computation. `thread_comm`: let a thread drive
-        the algorithm's plans on it."""
+        """`step_time`, `step_timer`: how long to pad each computation. `thread_comm`: let a thread
+        drive the algorithm's plans on it. `keep` saves the run, at a rest."""
         self.comm, self.schedule, self.recorder = comm, schedule, recorder
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.chunks, self.deadline = chunks, deadline
@@ -95,7 +96,8 @@ class CommunicatorSite:
         self._origin, self._paused, self._restored_s = time.perf_counter(), 0.0, 0.0
         self._step, self._step_began = 0, 0.0
         self._average: Mean | None = None
-        self.keep: Callable[[Worker], object] | None = None  # saves the run, at a rest
+        self.evaluated: Parameters | None = None  # the mean that was evaluated last
+        self.keep = keep
 
     def now(self) -> float:
         """Seconds since the run began, evaluations left out."""
@@ -229,6 +231,7 @@ class CommunicatorSite:
             yield from self._average.wait()
             mean = self._average.result
             self.final_average_s = time.perf_counter() - began
+        self.evaluated = mean
         ema = self._mean_of_ema(worker)
         kept = moments(worker.model)
         if kept.size:

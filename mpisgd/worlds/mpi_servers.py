@@ -87,6 +87,9 @@ class Scheduler:
 class Part(Protocol):
     """What a server or worker has to do for the whole run to be saved, while nothing comes."""
 
+    def join(self, who: Any) -> None:
+        """It is of that server or worker, which has not begun."""
+
     def called(self) -> bool:
         """Whether it is its turn."""
 
@@ -101,10 +104,12 @@ class _MpiSite:
     """What servers and workers have in common. `inner`: the process's place among all ranks."""
 
     channel: Channel
-    part: Part | None = None  # in the saving of a run of several servers
 
-    def __init__(self, inner: CommunicatorSite, number: int, scheduler: Scheduler):
-        self.inner, self.number, self.scheduler = inner, number, scheduler
+    def __init__(
+        self, inner: CommunicatorSite, number: int, scheduler: Scheduler, part: Part | None
+    ):
+        """`part`: in the saving of a run of several servers."""
+        self.inner, self.number, self.scheduler, self.part = inner, number, scheduler, part
 
     @property
     def asked_to_stop(self) -> bool:
@@ -143,7 +148,8 @@ class _MpiSite:
 
 
 class MpiServerSite(_MpiSite):
-    """A server's place. Server 0 has the `evaluator`; `record` takes rows of /updates."""
+    """A server's place. Server 0 has the `evaluator`, and `save`, which saves the run; `record`
+    takes rows of /updates."""
 
     def __init__(
         self,
@@ -153,10 +159,11 @@ class MpiServerSite(_MpiSite):
         builder: Builder,
         record: Callable[[dict[str, float]], None],
         evaluator: Evaluator | None,
+        save: Callable[[Server], Steps] | None = None,
+        part: Part | None = None,
     ):
-        super().__init__(inner, number, scheduler)
-        self.record, self.evaluator = record, evaluator
-        self.save: Callable[[Server], Steps] | None = None  # saves the run, on server 0
+        super().__init__(inner, number, scheduler, part)
+        self.record, self.evaluator, self.save = record, evaluator, save
         self.inbox: deque[Message] = deque()  # came while the run was saved
         shard, flat = builder.shards[number], builder.parameters.flat
         ranks = builder.roles.workers
@@ -172,6 +179,8 @@ class MpiServerSite(_MpiSite):
 
     def expect(self, server: Server) -> None:
         """Who may write first, at the start of the run or where it goes on."""
+        if self.part is not None:
+            self.part.join(server)
         self.channel.expect(sorted(server.due - {message.source for message in self.inbox}))
 
     def receive(self, until: float | None) -> Generator[None, None, Message | None]:
@@ -257,8 +266,9 @@ class MpiWorkerSite(_MpiSite):
         scheduler: Scheduler,
         builder: Builder,
         step_timer: StepTimer,
+        part: Part | None = None,
     ):
-        super().__init__(inner, number, scheduler)
+        super().__init__(inner, number, scheduler, part)
         self.rank, self.size, self.step_timer = number, len(builder.roles.workers), step_timer
         self.abandoned = False
         sizes = [shard.stop - shard.start for shard in builder.shards]
@@ -279,6 +289,8 @@ class MpiWorkerSite(_MpiSite):
 
     def expect(self, worker: ServedWorker) -> None:
         """Who writes first, at the start of the run or where it goes on."""
+        if self.part is not None:
+            self.part.join(worker)
         self.channel.expect(sorted(worker.awaited))
 
     def state(self) -> dict[str, Any]:

@@ -86,8 +86,8 @@ def main() -> int:
     if fault == "evaluation":
         evaluate_long(step)
 
-    def made(builder: Builder, site: Any, index: int) -> Any:
-        who = make(builder, site, index)
+    def made(builder: Builder, site: Any, index: int, *more: Any) -> Any:
+        who = make(builder, site, index, *more)
         if index == number and site is not None and fault != "evaluation":
             (faulty_model if role == "worker" else faulty_update)(who, fault, step)
         return who

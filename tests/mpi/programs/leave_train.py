@@ -109,8 +109,8 @@ def main() -> int:
     fault, rank, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     build = mpi.build_worker
 
-    def build_faulty(experiment: Any, dataset: Any, site: Any) -> Any:
-        worker = build(experiment, dataset, site)
+    def build_faulty(experiment: Any, dataset: Any, site: Any, *more: Any) -> Any:
+        worker = build(experiment, dataset, site, *more)
         if worker.rank == rank:
             worker.model = Faulty(worker, fault, step)
         return worker

@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import threading
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from allreduce import plan
 from allreduce.algorithms import build
 from allreduce.plan import Plan
 from mpisgd.drivers import mpi
+from mpisgd.drivers.job import Job
 from mpisgd.experiment.building import build_worker, load, resolve_for
 from mpisgd.experiment.experiment import Experiment
 
@@ -86,7 +86,7 @@ def train(options: dict[str, Any], steps: int) -> dict[str, float]:
     """One training run of `steps` steps."""
     seen: list[dict[str, float]] = []
 
-    def watched(experiment: Any, dataset: Any, site: Any) -> Any:
+    def watched(experiment: Any, dataset: Any, site: Any, *more: Any) -> Any:
         begin = site.begin_step
 
         def begin_step(step: int) -> None:
@@ -95,15 +95,14 @@ def train(options: dict[str, Any], steps: int) -> dict[str, float]:
             begin(step)
 
         site.begin_step = begin_step
-        return build_worker(experiment, dataset, site)
+        return build_worker(experiment, dataset, site, *more)
 
     mpi.build_worker = watched
     experiment = Experiment.read(COMMON | options | {"steps": steps})
     dataset = load(experiment)
     first = communicators()
-    arguments = Namespace(output=None, overwrite=False, format="json")
-    code = mpi.train(COMM, resolve_for(experiment, dataset, COMM.size), dataset, arguments)
-    assert code == 0
+    job = Job(resolve_for(experiment, dataset, COMM.size), dataset)
+    assert mpi.train(COMM, job).code == 0
     assert not plan._in_flight
     return more(seen[1], seen[0]) | {"communicators": communicators() - first}
 

@@ -5,17 +5,16 @@ leaves what it recorded, and all ranks' parameters at the end, in FOLDER/RANKS/N
 """
 
 import sys
-from argparse import Namespace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mpisgd.drivers import mpi, virtual
+from mpisgd.drivers.job import Job
 from mpisgd.experiment.building import build_worker, load, resolve_for
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.store import remote, writer
+from mpisgd.store.memory import MemoryStore, Record
 
 PHASES = ((8,), (5, 3), (4, 2, 1))  # what trains at the same time
 COMMON = {
@@ -66,69 +65,40 @@ def main() -> None:
             comm.Free()
 
 
-class Store:
-    """In place of a result file: it keeps what it is given. 60 files would take half a minute."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, list[np.ndarray]] = {}
-
-    def steps(self, rank: int, first: int, columns: dict[str, np.ndarray]) -> None:
-        for name in SAME:
-            if name in columns:
-                self.kept.setdefault(f"steps/{name}/{rank}", []).append(columns[name].copy())
-
-    def evaluation(self, **columns: float) -> None:
-        for name, value in columns.items():
-            if name != "time_s":  # the one that depends on the world
-                self.kept.setdefault(f"evaluation/{name}", []).append(np.array([value]))
-
-    def event(self, *_: Any) -> None:
-        """Timelines depend on the world."""
-
-    def flush(self) -> None:
-        """Nothing: all is in memory."""
-
-    def complete(self, summary: dict[str, Any]) -> None:
-        """Only rank 0 of a run that succeeded gets here."""
-        self.completed = True
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        assert self.completed
-        return {name: np.concatenate(parts) for name, parts in self.kept.items()}
-
-
-def kept(store: Store, *_: Any, **__: Any) -> Store:
-    """In place of a writer's class."""
-    return store
-
-
 def every_experiment(folder: Path, ranks: int, comm: Any = None) -> None:
     """On virtual ranks if there is no communicator."""
     workers: list[Any] = []
 
-    def keep(experiment: Any, dataset: Any, site: Any) -> Any:
-        workers.append(build_worker(experiment, dataset, site))
+    def keep(*told: Any) -> Any:
+        workers.append(build_worker(*told))
         return workers[-1]
 
     mpi.build_worker = virtual.build_worker = keep
     (folder / str(ranks)).mkdir(exist_ok=True)
-    arguments = Namespace(output="not written", overwrite=False, format="json")
     for name, options in EXPERIMENTS.items():
-        store = Store()
-        remote.RemoteWriter = writer.Writer = partial(kept, store)  # type: ignore
         experiment = read(COMMON | options, folder, comm is None)
         dataset = load(experiment)
         experiment = resolve_for(experiment, dataset, ranks)
+        first = comm is None or comm.rank == 0
+        store = MemoryStore(config={}, environment={}, ranks=ranks) if first else None
+        job = Job(experiment, dataset, store)
+        outcome = virtual.train(job) if comm is None else mpi.train(comm, job)
+        assert outcome.code == 0
         if comm is None:
-            assert virtual.train(experiment, dataset, arguments) == 0
             parts = [worker.parameters.flat for worker in workers]
         else:
-            assert mpi.train(comm, experiment, dataset, arguments) == 0
             parts = comm.gather(workers[-1].parameters.flat)
-        if parts is not None:
-            arrays: dict[str, Any] = {"parameters": parts, **store.arrays()}
-            np.savez(folder / str(ranks) / name, **arrays)
+        if store is not None:
+            np.savez(folder / str(ranks) / name, parameters=parts, **arrays(store.record()))
         workers.clear()
+
+
+def arrays(record: Record) -> dict[str, np.ndarray]:
+    """What does not depend on the world."""
+    assert record.complete
+    found = {f"steps/{name}": record.steps[name] for name in SAME}
+    names = record.evaluation.keys() - {"time_s"}
+    return found | {f"evaluation/{name}": record.evaluation[name] for name in names}
 
 
 def read(options: dict[str, Any], folder: Path, virtually: bool) -> Experiment:

@@ -1,0 +1,67 @@
+"""Servers and workers in a virtual run: who is there, what is saved, how it is summed up."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mpisgd.data import Dataset
+from mpisgd.drivers.job import Job
+from mpisgd.drivers.rows import Recording
+from mpisgd.experiment.virtual_time import virtual_network, virtual_steps
+from mpisgd.models.statistics import estimated
+from mpisgd.servers.evaluation import check_finite, summary
+from mpisgd.servers.roles import Builder
+from mpisgd.training.evaluation import means
+from mpisgd.training.parameters import Parameters
+from mpisgd.worlds.post import Post
+from mpisgd.worlds.virtual_servers import VirtualServers
+
+
+class Served:
+    """The servers and workers of an experiment on a virtual network."""
+
+    def __init__(self, job: Job, recording: Recording):
+        experiment, checkpointing = job.experiment, job.checkpointing
+        builder = Builder(experiment, job.dataset)
+        self.recording, self.evaluator = recording, builder.evaluator(recording)
+        self.virtual_servers = VirtualServers(
+            Post(virtual_network(experiment), experiment.ranks, experiment.seed), builder,
+            virtual_steps(experiment), self.evaluator, recording.update, recording.step,
+            keep=None if checkpointing is None else self._save,
+            rests=None if checkpointing is None else checkpointing.rests(0.0),
+        )  # fmt: skip
+        if checkpointing is not None:
+            self._write = checkpointing.checkpoint_writer().write
+        if job.resumed is not None:
+            self.virtual_servers.restore(job.resumed.sections())
+
+    @property
+    def step(self) -> int:
+        return self.virtual_servers.servers[0].step
+
+    @property
+    def stopping(self) -> bool:
+        return self.virtual_servers.servers[0].stopping
+
+    def ask_to_stop(self) -> None:
+        self.virtual_servers.ask_to_stop()
+
+    def run(self) -> None:
+        self.virtual_servers.run()
+        check_finite(self.virtual_servers.servers, self.evaluator)
+
+    def summary(self) -> dict[str, Any]:
+        return summary(self.virtual_servers.servers, self.evaluator)
+
+    @property
+    def parameters(self) -> Parameters:
+        return self.evaluator.parameters
+
+    def evaluate(self, dataset: Dataset) -> tuple[float, float]:
+        model, parameters = self.evaluator.model, self.evaluator.parameters
+        with estimated(model, self.evaluator.dataset, parameters):
+            return means(model, dataset, parameters)
+
+    def _save(self, sections: Mapping[str, Any]) -> None:
+        self.recording.flush()
+        told = self.recording.told() | {"reported": self.recording.reported}
+        self._write({"step": self.step, **told}, sections.items())

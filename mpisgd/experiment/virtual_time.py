@@ -1,0 +1,34 @@
+"""What an experiment says of virtual time: network, schedule of averages, a step's seconds."""
+
+from allreduce.algorithms import build
+from allreduce.errors import AllreduceError
+from allreduce.network import Network, network
+from allreduce.schedule import Schedule
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.experiment.stragglers import StepTimer, step_timer
+from mpisgd.values.errors import UsageError
+
+VIRTUAL_STEP_S = 1e-3  # seconds of a virtual step when --step-time does not say
+
+
+def virtual_steps(experiment: Experiment) -> StepTimer:
+    """Seconds of a gradient, by rank and step."""
+    seconds = VIRTUAL_STEP_S if experiment.step_seconds is None else experiment.step_seconds
+    return step_timer(experiment.straggler, seconds, experiment.seed)
+
+
+def virtual_network(experiment: Experiment) -> Network:
+    """The network that `--network` names, with `--progress perfect` if asked for."""
+    try:
+        named = network(experiment.network or "ideal")
+    except AllreduceError as error:
+        raise UsageError("--network", None, str(error)) from None
+    return named.with_(progress="perfect") if experiment.progress == "perfect" else named
+
+
+def virtual_schedule(experiment: Experiment, cluster: Network) -> Schedule:
+    """The averages' schedule: the network's nodes, one for all where no network is given, as for
+    ranks that mpiexec starts on one host."""
+    ranks = experiment.ranks
+    nodes = [0] * ranks if experiment.network is None else cluster.nodes(ranks)
+    return build(experiment.allreduce, ranks, nodes)
