@@ -15,9 +15,8 @@ from allreduce.native import NATIVE
 from allreduce.plan import Plan
 from allreduce.testing.loopback import World
 from mpisgd import cli
-from mpisgd.bench import allreduce, overlap, record, work
+from mpisgd.bench import allreduce, overlap, work
 from mpisgd.bench.operations import MOCK_UPS, Vectors, operation
-from mpisgd.bench.record import Place, Places
 from mpisgd.bench.work import Gemm, Sleep, beside, stops
 from mpisgd.commands import bench
 
@@ -136,28 +135,6 @@ def test_what_lies_within_the_intervals_is_not_reported():
     alone = [row("mpi-reduce-bcast", 2.0, 1.9, 2.1), row("ring", 9.0, 8.9, 9.1)]
     for rows in (close, fast, elsewhere, alone):
         assert allreduce.mock_up_rule(rows) == []
-
-
-# --- where ranks run ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("cores", "text"), [([], "-"), ([5], "5"), ([0, 1, 2, 3, 8], "0-3,8"), ([0, 2, 4], "0,2,4")]
-)
-def test_cores_survive_their_short_form(cores, text):
-    assert record.span(cores) == text
-    assert record.numbers(text) == frozenset(cores)
-
-
-def test_crowding_is_that_of_the_fullest_host():
-    def places(*ranks):
-        return Places([Place(host, frozenset(cores)) for host, cores in ranks])
-
-    assert places(("a", {0, 1}), ("a", {0, 1})).ranks_per_core == 1
-    assert places(("a", {0}), ("a", {1})).ranks_per_core == 1  # bound, each to its own
-    assert places(("a", {0}), ("a", {0})).ranks_per_core == 2  # bound to the same
-    assert places(("a", {0}), ("b", {0, 1}), ("b", {0, 1}), ("b", {0, 1})).ranks_per_core == 1.5
-    assert places(("b", {0}), ("a", {0}), ("b", {1})).nodes == [0, 1, 0]
 
 
 # --- validation sees faults ---------------------------------------------------------------------

@@ -103,12 +103,14 @@ def _calibrate(
     batches: tuple[int, ...],
     arguments: argparse.Namespace,
 ) -> int:
-    from mpisgd.mpi import session
-    from mpisgd.store.environment import environment
+    from mpisgd.mpi import cores, session
 
     rank, size = comm.Get_rank(), comm.Get_size()
     session.agree(comm, None, experiment.deadline_s)
-    hosts = session.texts(comm, environment()["host"], experiment.deadline_s)
+    where = cores.places(comm, experiment.deadline_s)
+    hosts = where.hosts
+    if rank == 0 and where.crowded:
+        print(f"mpisgd calibrate: {where.crowded}", file=sys.stderr)
     found = _messages(comm, hosts, repetitions, experiment.deadline_s)
     words = _habits(comm, hosts, found, repetitions, experiment.deadline_s)
     found |= _alone(comm, np.dtype(experiment.dtype), repetitions)

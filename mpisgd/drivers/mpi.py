@@ -1,8 +1,6 @@
 """A whole run of real ranks: sites, signals, records, from the first message to the last."""
 
 import json
-import os
-import platform
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +18,7 @@ from mpisgd.experiment.building import Place, algorithm_run, build_worker
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.stragglers import step_timer
 from mpisgd.models.statistics import POOLED, described
-from mpisgd.mpi import session
+from mpisgd.mpi import cores, session
 from mpisgd.store.environment import environment
 from mpisgd.store.recording import Recorder, Store
 from mpisgd.training.buckets import exposed
@@ -209,7 +207,7 @@ class MpiWorld:
 
     def __init__(self, comm: Communicator):
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
-        self.hosts, self.nodes = [""], [0]
+        self.places = cores.Places([])
         self._times: delays.Times | None = None
 
     def check(self, experiment: Experiment) -> None:
@@ -232,14 +230,13 @@ class MpiWorld:
         return choose_together(self.comm, saving, experiment, dataset, output)
 
     def join(self, deadline: float) -> None:
-        """Every rank says on which host it is."""
-        self.hosts = session.texts(self.comm, platform.node(), deadline)
-        self.nodes = [self.hosts.index(host) for host in self.hosts]
+        """Every rank says where it is."""
+        self.places = cores.places(self.comm, deadline)
 
     def tuned(self, experiment: Experiment, dataset: Dataset) -> Experiment:
         """`--delay auto` from what an all-reduce of these parameters takes."""
         probe = build_worker(experiment, dataset, Place(self.rank, self.size))
-        schedule = build(experiment.allreduce, self.size, self.nodes)
+        schedule = build(experiment.allreduce, self.size, self.places.nodes)
         self._times = delays.measure(self.comm, schedule, experiment, probe)
         return delays.tuned(experiment, self._times)
 
@@ -247,11 +244,9 @@ class MpiWorld:
         """With what the run is made."""
         from allreduce.native import library
 
-        cores = len(set(self.hosts)) * len(os.sched_getaffinity(0))  # all hosts like this one
         return environment() | {
             "mpi_library": library(),
-            "hosts": self.hosts,
-            "ranks_per_core": round(experiment.ranks / max(1, cores), 3),
+            **self.places.described(),
             "recorded_by": "rank 0",
             "delay_from": None if self._times is None else self._times._asdict(),
         }
@@ -264,7 +259,7 @@ class MpiWorld:
 
     def train(self, job: Job) -> Outcome:
         """See `train`."""
-        return train(self.comm, job, self.nodes)
+        return train(self.comm, job, self.places.nodes)
 
     def leave(self, outcome: Outcome) -> None:
         """Rank 0 ends the job if ranks are gone: MPI_Finalize would wait for them."""

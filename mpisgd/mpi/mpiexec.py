@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from mpisgd.mpi import cores
 from mpisgd.values.errors import UsageError
 from mpisgd.values.processes import handle, python
 
@@ -92,7 +93,7 @@ class Launcher:
             return job.wait(timeout)
 
     def _flags(self, ranks: int, hosts: Hosts | None) -> tuple[list[str], dict[str, str]]:
-        crowded = ranks > len(os.sched_getaffinity(0))
+        crowded = ranks > cores.available()
         if self.kind == "openmpi":
             return _openmpi(ranks, hosts, crowded)
         if self.kind == "mpich" and hosts is not None:
