@@ -1,4 +1,4 @@
-"""No letter lost and memory bounded, however long a run takes."""
+"""No message lost and memory bounded, however long a run takes."""
 
 import gc
 
@@ -15,8 +15,8 @@ def sizes(run: Finished) -> dict[str, int]:
     """Everything that could grow."""
     virtual_servers = run.virtual_servers
     return {
-        "letters under way": len(virtual_servers.post._events),
-        "letters that wait": sum(len(desk.inbox) for desk in virtual_servers.post.desks),
+        "events to come": len(virtual_servers.cluster._heap),
+        "messages that wait": sum(len(site.inbox) for site in virtual_servers.sites),
         "pushes that wait": sum(len(server.waiting) for server in virtual_servers.servers),
         "verdicts that wait": sum(len(server._verdicts) for server in virtual_servers.servers),
         "shards to be evaluated": len(virtual_servers.evaluator._parts),
@@ -47,7 +47,7 @@ def soak(steps: int, every: int, **changes: object) -> tuple[Finished, list[dict
         assert not server.waiting
         assert server.used >= server.goal
     assert numbers["used"] == sum(server.used for server in run.virtual_servers.servers)
-    assert all(not desk.inbox for desk in run.virtual_servers.post.desks)
+    assert all(not site.inbox for site in run.virtual_servers.sites)
     assert not run.virtual_servers.evaluator._parts
     return run, seen
 
@@ -55,7 +55,7 @@ def soak(steps: int, every: int, **changes: object) -> tuple[Finished, list[dict
 def check_bounded(run: Finished, seen: list[dict[str, int]]) -> None:
     """At most what each worker has outstanding, and no trend from the second quarter on."""
     servers = len(run.virtual_servers.servers)
-    for name in ("letters that wait", "pushes that wait", "verdicts that wait"):
+    for name in ("messages that wait", "pushes that wait", "verdicts that wait"):
         assert max(size[name] for size in seen) <= 2 * WORKERS * servers, name
     assert max(size["steps without a fate"] for size in seen) <= 2
     quarter = len(seen) // 4

@@ -29,6 +29,17 @@ def drive(cluster, worker):
         next(running[event.rank], None)
 
 
+def waking(cluster, rank, came=None):
+    """For `send`: what ends the listening of that rank, and says when."""
+
+    def put(time):
+        cluster.wake(rank)
+        if came is not None:
+            came.append(time)
+
+    return put
+
+
 def train(cluster, schedule, nbytes, *, steps, tau, delay, step_s, looks=()):
     """Delayed averaging as a toy; (end of each rank, stalls of each merge) in seconds."""
     means: dict[int, Collective] = {}
@@ -230,7 +241,7 @@ def test_who_got_a_message_while_it_summed_looks_no_more():
     cluster.compute(1, 0.5)
     cluster.listen(0)
     assert cluster.next() == Event(0.5, 1)
-    cluster.send(1, 0, 8, "there at 0.75")
+    cluster.send(1, 0, 8, waking(cluster, 0))  # there at 0.75
     assert cluster.next() == Event(1.25, 0)
     assert (first.completion[0], second.completion[0]) == (1.25, None)
 
@@ -275,53 +286,125 @@ def test_delayed_averaging_on_a_shared_network_costs_no_less_than_computing():
 # Waiting for messages, and for at most some time
 
 
-def test_messages_between_ranks_share_links_with_collectives():
-    net = Network("n", latency_s=1.0, bandwidth_Bps=4.0)
-    cluster = Cluster(net, 3)
-    cluster.send(1, 0, 8, "a")
-    cluster.send(2, 0, 8, "b")
-    cluster.listen(0)
-    assert cluster.next() == Event(3.0, 0)
-    assert cluster.inbox(0) == ["a"]
-    cluster.listen(0)
-    assert cluster.next() == Event(5.0, 0)
-    assert cluster.inbox(0) == ["b"]
-    assert cluster.inbox(0) == []
+def test_messages_share_links():
+    cluster = Cluster(Network("n", latency_s=1.0, bandwidth_Bps=4.0), 3)
+    came = []
+    for sender in (1, 2):
+        cluster.send(sender, 0, 8, waking(cluster, 0, came))
+    for time in (3.0, 5.0):
+        cluster.listen(0)
+        assert cluster.next() == Event(time, 0)
+    assert came == [3.0, 5.0]
     assert cluster.next() is None
+    assert cluster.over
 
 
 def test_a_long_message_is_only_sent_when_its_sender_looks():
     net = Network("n", latency_s=1.0, eager_limit_B=4.0, look_s=0.5)  # no plan in flight to poll
     cluster = Cluster(net, 2)
-    cluster.send(1, 0, 8, "long")
+    cluster.send(1, 0, 8, waking(cluster, 0))
     cluster.compute(1, 10.0, [1.0, 7.0])
     cluster.listen(0)
     assert cluster.next() == Event(8.0, 0)  # asked 1, answered 2, seen 7, there 8
     assert cluster.next() == Event(10.0, 1)
 
 
-def test_a_message_that_is_there_ends_listening_at_once():
-    cluster = Cluster(LOOKING, 2)
-    cluster.send(1, 0, 8, "a")
+@pytest.mark.parametrize(("progress", "there"), [("looks", 6.0), ("perfect", 3.0)])
+def test_a_long_message_is_only_taken_when_its_receiver_looks(progress, there):
+    net = Network("n", latency_s=1.0, eager_limit_B=4.0, progress=progress)
+    cluster, came = Cluster(net, 2), []
+    cluster.send(1, 0, 8, came.append)  # asks at 1
+    cluster.compute(0, 8.0, [0.5, 4.0, 6.0])
+    cluster.linger(1)
+    assert cluster.next() == Event(8.0, 0)  # what comes costs it nothing
+    assert came == [there]
+
+
+def test_who_does_not_look_takes_no_long_message():
+    net = Network("n", latency_s=1.0, eager_limit_B=4.0)
+    cluster, came = Cluster(net, 2), []
+    cluster.send(1, 0, 8, came.append)
+    cluster.linger(1)
+    cluster.compute(0, 8.0)
+    assert cluster.next() == Event(8.0, 0)
+    assert cluster.over
+    assert not came
+    assert not cluster.quiet  # it is still on its way
+    cluster.linger(0)
+    assert cluster.next() is None
+    assert came == [10.0]
+    assert cluster.quiet
+
+
+def test_who_polls_pays_for_its_looks():
+    net = Network("n", latency_s=2.0, eager_limit_B=4.0, look_s=0.5)
+    cluster, came = Cluster(net, 2), []
+    cluster.send(1, 0, 8, came.append)  # asks at 2
+    cluster.linger(1)
+    cluster.compute(0, 8.0, [0.5, 4.0, 6.0], polls=True)
+    assert cluster.next() == Event(9.5, 0)
+    assert came == [9.0]  # the second look ends at 5
+
+
+def test_who_sends_several_messages_posts_one_after_the_other():
+    cluster, came = Cluster(Network("n", overhead_s=1.0), 4), []
+    for to in (1, 2, 3):
+        cluster.send(0, to, 8, came.append)
+    assert cluster.now(0) == 3.0
+    cluster.compute(0, 1.0)
+    assert cluster.next() == Event(4.0, 0)
+    assert came == [1.0, 2.0, 3.0]
+
+
+def test_with_perfect_progress_messages_cost_a_rank_nothing_and_its_engine_an_overhead_each():
+    cluster, came = Cluster(Network("n", overhead_s=1.0, progress="perfect"), 3), []
+    for to in (1, 2, 1):
+        cluster.send(0, to, 8, came.append)
+    cluster.compute(0, 1.5)
+    assert cluster.next() == Event(1.5, 0)
+    assert cluster.next() is None
+    assert came == [2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("polls", [False, True])
+def test_an_interrupted_computation_ends_and_nothing_else_does(polls):
+    cluster = Cluster(LOOKING.with_(look_s=0.5, eager_limit_B=8.0), 3)
+    came = []
+    cluster.send(1, 0, 8, lambda time: cluster.interrupt(0))
+    cluster.send(2, 0, 9, came.append)  # asks at 0.25, before the look
+    cluster.linger(2)
+    cluster.compute(0, 8.0, [4.0], polls=polls)
+    assert cluster.next() == Event(0.25, 0)
+    cluster.listen(0, until=2.0)  # and answers at once
+    cluster.interrupt(0)
+    assert not cluster.wake(1)
+    assert cluster.next() == Event(2.0, 0)
+    assert cluster.next() is None
+    assert came == [0.75]
+
+
+@pytest.mark.parametrize(("progress", "there"), [("looks", 3.5), ("perfect", 4.0)])
+def test_processes_of_one_rank_reach_one_another_at_once(progress, there):
+    net = Network("n", latency_s=1.0, overhead_s=0.5, eager_limit_B=4.0, progress=progress)
+    cluster, came = Cluster(net, 2, processes=[0, 0, 1]), []
+    cluster.send(1, 2, 8, came.append)  # to another rank: an overhead, and a handshake
+    cluster.send(1, 0, 8, came.append)  # within the rank, once the first is posted
     cluster.compute(0, 5.0)
+    cluster.linger(1)
+    cluster.linger(2)
     assert cluster.next() == Event(5.0, 0)
-    cluster.listen(0)
-    assert cluster.next() == Event(5.0, 0)
+    assert came == [0.5, there]  # an engine has taken it by then
 
 
-def test_waiting_has_an_end():
+def test_listening_has_an_end():
     cluster = Cluster(LOOKING, 2)
-    mean = cluster.collective(PAIR, 8)
-    cluster.start(0, mean)
-    cluster.wait(0, mean, until=3.0)
-    assert cluster.next() == Event(3.0, 0)
-    assert mean.completion[0] is None
     cluster.listen(0, until=4.0)
     assert cluster.next() == Event(4.0, 0)
-    cluster.start(1, mean)
-    cluster.wait(0, mean, until=9.0)
-    cluster.wait(1, mean)
-    assert {cluster.next() for _ in range(2)} == {Event(4.0, 1), Event(4.25, 0)}
+    cluster.listen(0, until=9.0)
+    cluster.send(1, 0, 8, waking(cluster, 0))
+    assert cluster.next() == Event(4.25, 0)
+    cluster.listen(0, until=1.0)  # is past
+    assert cluster.next() == Event(4.25, 0)
     assert cluster.next() is None
 
 
@@ -366,7 +449,7 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(AllreduceError, match="is for 2 ranks, not 3"):
         Cluster(LOOKING, 3).collective(PAIR, 8)
     with pytest.raises(AllreduceError, match="no message"):
-        cluster.send(1, 1, 8, "to itself")
+        cluster.send(1, 1, 8, print)  # to itself
     with pytest.raises(AllreduceError, match="at least 1 rank"):
         Cluster(LOOKING, 0)
 

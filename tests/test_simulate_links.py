@@ -8,7 +8,6 @@ from allreduce.network import Network
 from allreduce.simulate import simulate
 from allreduce.simulate.events import Cluster
 from allreduce.simulate.links import Fair
-from mpisgd.worlds.post import Post
 
 SECOND = ((0, 1.0),)  # a link of one byte a second
 
@@ -102,34 +101,32 @@ def test_a_handshake_keeps_the_sends_of_a_tree_in_order():
     assert hops("tree", 4, network) == pytest.approx(4)
 
 
+def sent(cluster, ranks):
+    """When messages from rank 0 to these ranks come, all sent at once."""
+    came = []
+    for rank in ranks:
+        cluster.send(0, rank, BYTES, came.append)
+    assert cluster.next() is None
+    return came
+
+
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
 def test_a_burst_shortens_the_first_message_after_a_pause(sharing):
     network = PLAIN.with_(sharing=sharing, burst_B=BYTES / 4)
     assert hops("tree", 2, network) == pytest.approx(1.5)  # each way its own wire
     cluster = Cluster(network, 2)
-    for number in range(3):
-        cluster.send(0, 1, BYTES, number)
-    arrivals = []
-    while len(arrivals) < 3:
-        cluster.listen(1)
-        event = cluster.next()
-        arrivals += [event.time] * len(cluster.inbox(1))
-    assert arrivals[-1] == pytest.approx(2.75 * HOP)
+    assert sent(cluster, [1, 1, 1])[-1] == pytest.approx(2.75 * HOP)
 
 
 def test_a_burst_of_half_the_pause_is_half_there():
     network = PLAIN.with_(burst_B=BYTES / 2)
     cluster = Cluster(network, 2)
-    cluster.send(0, 1, BYTES, "first")  # leaves at 0.5 hops: no credit is left
+    came = []
+    cluster.send(0, 1, BYTES, came.append)  # leaves at 0.5 hops: no credit is left
     cluster.compute(0, 0.75 * HOP)
     cluster.next()
-    cluster.send(0, 1, BYTES, "second")  # a quarter hop of credit since
-    cluster.listen(1)
-    cluster.next()
-    cluster.inbox(1)
-    cluster.listen(1)
-    event = cluster.next()
-    assert event.time == pytest.approx(1.5 * HOP)
+    assert came == [pytest.approx(0.5 * HOP)]
+    assert sent(cluster, [1]) == [pytest.approx(1.5 * HOP)]  # a quarter hop of credit since
 
 
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
@@ -140,22 +137,6 @@ def test_of_long_messages_one_way_goes_at_a_time(sharing, limit, rounds):
 
 
 @pytest.mark.parametrize(("sharing", "arrivals"), [("fifo", [1, 2]), ("fair", [2, 2])])
-def test_letters_of_a_server_share_its_port_alike(sharing, arrivals):
-    post = Post(PLAIN.with_(sharing=sharing), 3)
-    desks = [post.desk(rank) for rank in range(3)]
-    came = []
-
-    def serve():
-        for desk in desks[1:]:
-            post.carry(0, desk, BYTES, lambda desk=desk: desk.put(desk.rank))
-        yield from ()
-
-    def take(desk):
-        yield from desk.receive()
-        came.append(post.now / HOP)
-
-    desks[0].generator = serve()
-    for desk in desks[1:]:
-        desk.generator = take(desk)
-    post.run()
-    assert came == pytest.approx(arrivals)
+def test_messages_from_one_rank_share_its_port_alike(sharing, arrivals):
+    cluster = Cluster(PLAIN.with_(sharing=sharing), 3)
+    assert sent(cluster, [1, 2]) == pytest.approx(np.array(arrivals) * HOP)

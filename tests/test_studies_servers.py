@@ -155,18 +155,18 @@ def test_a_saturated_server_is_as_fast_as_its_port_and_two_are_twice_as_fast(mon
     import saturation_runs
     from saturation_tables import bound, unloaded
 
-    from mpisgd.worlds.post import Desk
+    from mpisgd.worlds.virtual_servers import VirtualServerSite
 
     monkeypatch.setattr(saturation_runs, "PARAMETERS", 25_000)
     monkeypatch.setattr(saturation_runs, "VIRTUAL_STEP_S", 5e-5)
     longest = [0]
-    put = Desk.put
+    put = VirtualServerSite.put
 
-    def counting(desk, thing):
-        put(desk, thing)
-        longest[0] = max(longest[0], len(desk.inbox))
+    def counting(site, message):
+        put(site, message)
+        longest[0] = max(longest[0], len(site.inbox))
 
-    monkeypatch.setattr(Desk, "put", counting)
+    monkeypatch.setattr(VirtualServerSite, "put", counting)
     speeds = []
     for servers in (1, 2):
         cell = {"servers": servers, "steps": 12, "seed": 1}
@@ -177,7 +177,7 @@ def test_a_saturated_server_is_as_fast_as_its_port_and_two_are_twice_as_fast(mon
         speeds.append(result["updates_per_s"])
     assert speeds[0] > 0.9 * bound(1)
     assert speeds[1] == pytest.approx(2 * speeds[0], rel=0.1)
-    assert longest[0] <= saturation_runs.WORKERS  # letters alternate: one of each worker at most
+    assert longest[0] <= saturation_runs.WORKERS  # messages alternate: one of each worker at most
 
 
 def test_predicted_staleness_is_what_virtual_async_sees():

@@ -2,35 +2,36 @@
 
 A `Cluster` owns the time line of every rank. A rank is given one *activity* after the other:
 
-- `compute(rank, seconds, looks)`: so much work, with looks after the given amounts of it;
+- `compute(rank, seconds, looks)`: so much work, with looks after the given amounts of it, until it
+  is done or `interrupt(rank)`;
 - `wait(rank, collective)`: until this rank's part of a collective is done;
-- `listen(rank)`: until a message is in its inbox.
+- `listen(rank)`: until `wake(rank)`;
+- `linger(rank)`: nothing but looks, for good or until it is given something else.
 
 `next()` plays until an activity ends and says whose and when; then that rank is given its next.
 `start(rank, collective)` and `send(...)` begin something at the rank's present time and return.
 
-A rank makes progress only when it *looks*. A waiting or listening rank looks all the time, a
-computing one at its looks, an idle one never. A look answers handshakes, adds what has arrived
-and enters the next round of every collective in flight, in the order in which they were started,
-for as long as it finds something to do; the seconds that takes lengthen a computation. With
-progress "perfect" an engine beside the rank looks all the time, and costs the rank nothing.
+A rank makes progress only when it *looks*. A waiting, listening or lingering rank looks all the
+time, a computing one at its looks, an idle one never. A look answers handshakes, adds what has
+arrived and enters the next round of every collective in flight, in the order in which they were
+started, for as long as it finds something to do; the seconds that takes lengthen a computation.
+With progress "perfect" an engine beside the rank looks all the time, and costs the rank nothing.
+
+A rank may have several *processes*, each with a time line, and between them nothing takes time;
+`rank` is then the number of a process everywhere here.
 
 Events are played in order of time, then of their kind, then of rank: equal runs are equal.
 """
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from allreduce.errors import AllreduceError, Stalled
 from allreduce.network import Network
 from allreduce.schedule import Schedule
-from allreduce.simulate.columns import lognormal
-from allreduce.simulate.program import Program, prepare, single
 from allreduce.simulate.records import (
     ANSWERED,
     ARRIVED,
@@ -41,42 +42,42 @@ from allreduce.simulate.records import (
     LINK,
     LOOK,
     Collective,
+    Event,
     Line,
     Message,
 )
+from allreduce.simulate.traffic import Traffic
 from allreduce.simulate.wires import Wires
-
-_LETTERS = 2**32 - 1  # the noise of messages that belong to no collective
-
-
-class Event(NamedTuple):
-    """An activity of `rank` has ended at `time` (s)."""
-
-    time: float
-    rank: int
 
 
 class Cluster:
     """`ranks` ranks on `network`, all idle at time `began` (s).
 
-    `seed` is that of the network's noise; `made`: collectives made before, by the cluster that
-    this one continues.
+    `seed` is that of the network's noise; `made`: collectives made before, by the clusters that
+    this one continues, or how many clusters those were; `processes`: the rank of each process.
     """
 
     def __init__(
-        self, network: Network, ranks: int, seed: int = 0, *, began: float = 0.0, made: int = 0
+        self,
+        network: Network,
+        ranks: int,
+        seed: int = 0,
+        *,
+        began: float = 0.0,
+        made: int = 0,
+        processes: Sequence[int] | None = None,
     ):
         if ranks < 1:
             raise AllreduceError(f"a cluster needs at least 1 rank, got {ranks}")
-        self.network, self.size, self.time = network, ranks, began
+        self.network, self.time = network, began
+        self._places = range(ranks) if processes is None else processes
+        self.size = len(self._places)
         self._perfect = network.progress == "perfect"
-        self._ranks = [Line() for _ in range(ranks)]
-        for rank in self._ranks:
-            rank.watching, rank.now = self._perfect, began
-        self._seed, self._made = seed, count(made)
-        self._letters = np.random.default_rng([seed, _LETTERS])
-        self._any_letters = False
-        self._programs: dict[tuple, Program] = {}
+        self._lines = [Line() for _ in self._places]
+        for line in self._lines:
+            line.watching, line.now = self._perfect, began
+        self._traffic = Traffic(network, ranks, self._places, seed, made)
+        self._carried = 0  # messages of no collective on their way
         self._wires = Wires(network, ranks, self._push)
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._order = count()
@@ -85,25 +86,23 @@ class Cluster:
         self, schedule: Schedule, nbytes: int, *, itemsize: int = 1, chunks: int = 1
     ) -> Collective:
         """An all-reduce of `nbytes` bytes in elements of `itemsize`, to be started by each rank."""
-        if schedule.size != self.size:
-            raise AllreduceError(f"{schedule.name} is for {schedule.size} ranks, not {self.size}")
-        key = (schedule, nbytes, itemsize, chunks)
-        if key not in self._programs:
-            self._programs[key] = prepare(schedule, nbytes, self.network, itemsize, chunks)
-        program = self._programs[key]
-        generator = np.random.default_rng([self._seed, next(self._made)])
-        factors = lognormal(generator, self.network.noise, len(program.source)).tolist()
-        return Collective(program, factors, schedule.name)
+        return self._traffic.collective(schedule, nbytes, itemsize, chunks)
 
     def now(self, rank: int) -> float:
         """The present time of a rank (s)."""
-        return max(self._ranks[rank].now, self.time)
+        return max(self._lines[rank].now, self.time)
 
-    def inbox(self, rank: int) -> list[Any]:
-        """The tokens of messages that have come to a rank since it last asked, in their order."""
-        line = self._ranks[rank]
-        tokens, line.inbox = line.inbox, []
-        return tokens
+    @property
+    def over(self) -> bool:
+        """Whether nothing will happen any more, unless a rank is given something to do."""
+        return not self._heap
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no message of `send` is on its way, and no rank computes or is about to go on."""
+        return not self._carried and not any(
+            line.looks is not None or line.leaving for line in self._lines
+        )
 
     def start(self, rank: int, collective: Collective) -> None:
         """The rank enters the first round now."""
@@ -120,42 +119,75 @@ class Cluster:
         else:
             line.now = now + self._enter(rank, collective, now)
 
-    def send(self, rank: int, to: int, nbytes: int, token: Any) -> None:
-        """`token` is put into the inbox of rank `to` when `nbytes` bytes have got there."""
-        line = self._begin(rank)
-        self._any_letters = True
-        key = (rank, to, nbytes)
-        if key not in self._programs:
-            self._programs[key] = single(rank, to, nbytes, self.network, self.size)
-        program = self._programs[key]
-        factor = float(lognormal(self._letters, self.network.noise, 1)[0])
-        line.now = self.now(rank) + self.network.overhead_s
-        self._post(Message(program, 0, factor, None, token), line.now)
+    def overhead(self, one: int, other: int) -> float:
+        """Seconds that a message between them takes either of the two."""
+        return self.network.overhead_s if self._places[one] != self._places[other] else 0.0
 
-    def compute(self, rank: int, seconds: float, looks: Iterable[float] = ()) -> None:
-        """Work for `seconds`; `looks`: after how many seconds of that work it looks, ascending."""
+    def send(self, rank: int, to: int, nbytes: int, put: Callable[[float], object]) -> None:
+        """Call `put(time)` when `nbytes` bytes have got to `to`."""
+        line = self._begin(rank)
+        message = self._traffic.message(rank, to, nbytes, put)
+        overhead = self.overhead(rank, to)
+        if self._perfect:
+            departs = self._occupy(rank, overhead)
+        else:
+            departs = line.now = self.now(rank) + overhead
+        self._carried += 1
+        self._wires.post(message, departs)
+
+    def compute(
+        self, rank: int, seconds: float, looks: Iterable[float] = (), *, polls: bool = False
+    ) -> None:
+        """Work for `seconds`; `looks`: after how many seconds of that work it looks, ascending;
+        `polls`: looks have their price without a collective in flight, too."""
         if not seconds >= 0:
             raise AllreduceError(f"rank {rank} computes for {seconds} s: at least 0")
         line = self._begin(rank)
         line.now = self.now(rank)
         line.looks, line.seconds, line.worked = iter(looks), seconds, 0.0
+        line.polls = polls and self.network.look_s > 0
         self._work_on(rank, line.now)
 
-    def wait(self, rank: int, collective: Collective, until: float = math.inf) -> None:
-        """Until the rank's part of `collective` is done, at latest until the time `until` (s)."""
+    def interrupt(self, rank: int) -> None:
+        """Its computation, if it is at one, ends now; the look that was planned is off."""
+        line = self._lines[rank]
+        if line.looks is not None:
+            line.now = max(line.now, self.time)
+            line.busy = line.busy if self._perfect else line.now
+            self._end(rank, line.now)
+
+    def wait(self, rank: int, collective: Collective) -> None:
+        """Until the rank's part of `collective` is done."""
         if not collective.started[rank]:
             raise AllreduceError(f"rank {rank} waits for a {collective.name} it never started")
         line = self._begin(rank)
         completion = collective.completion[rank]
         if completion is None:
             line.awaited = collective
-        self._watch(rank, completion, until)
+            self._watch(rank)
+        else:
+            self._push(max(completion, self.now(rank)), END, rank, line.activity)
 
     def listen(self, rank: int, until: float = math.inf) -> None:
-        """Until the inbox of the rank is not empty, at latest until the time `until` (s)."""
+        """Until `wake`, at latest until the time `until` (s)."""
         line = self._begin(rank)
-        line.listening = not line.inbox
-        self._watch(rank, self.now(rank) if line.inbox else None, until)
+        line.listening = True
+        self._watch(rank)
+        if until < math.inf:
+            self._push(max(until, line.now), END, rank, line.activity)
+
+    def wake(self, rank: int) -> bool:
+        """If it listens, it goes on now; whether it did."""
+        line = self._lines[rank]
+        if not line.listening:
+            return False
+        self._end(rank, max(self.now(rank), 0.0 if self._perfect else line.busy))
+        return True
+
+    def linger(self, rank: int) -> None:
+        """Do nothing but look."""
+        self._begin(rank)
+        self._watch(rank)
 
     def next(self) -> Event | None:
         """Plays until an activity ends; None if no rank has one. Stalled if none can ever end."""
@@ -163,7 +195,7 @@ class Cluster:
             event = self.play()
             if event is not None:
                 return event
-        for rank, line in enumerate(self._ranks):
+        for rank, line in enumerate(self._lines):
             if line.awaited is not None or line.listening:
                 what = line.awaited.name if line.awaited is not None else "a message"
                 raise Stalled(f"rank {rank} waits for {what}, and nothing is on its way")
@@ -176,7 +208,7 @@ class Cluster:
         if kind == FLOWS:
             self._wires.passed(time, subject)
             return None
-        line = self._ranks[rank]
+        line = self._lines[rank]
         if kind == LINK:
             self._wires.reach(subject, time)
         elif kind in (LEFT, ARRIVED):
@@ -190,7 +222,7 @@ class Cluster:
             if line.busy > time and not self._perfect:
                 self._push(line.busy, END, rank, subject)  # a time-out during a sum
                 return None
-            self._finish(line)
+            line.finish(self._perfect)
             line.now = time
             return Event(time, rank)
         return None
@@ -199,67 +231,71 @@ class Cluster:
 
     def _begin(self, rank: int) -> Line:
         """The line of a rank that must be idle."""
-        line = self._ranks[rank]
+        line = self._lines[rank]
         if line.looks is not None or line.awaited is not None or line.listening:
             raise AllreduceError(f"rank {rank} is still busy")
         return line
 
-    def _finish(self, line: Line) -> None:
-        """The rank is idle: nothing planned for it is valid any more."""
-        line.activity += 1
-        line.looks = line.awaited = None
-        line.listening = False
-        line.watching = self._perfect
-
     def _work_on(self, rank: int, time: float) -> None:
         """Plan the next look of a computation, or its end."""
-        line = self._ranks[rank]
+        line = self._lines[rank]
         assert line.looks is not None
-        idle = not line.running and not self._any_letters
-        look = None if self._perfect or idle else next(line.looks, None)
-        if look is None or look > line.seconds:
+        line.since = time
+        look = next(line.looks, None) if line.polls or line.running else None
+        if look is None or look > line.seconds or self._perfect:
             self._push(time + (line.seconds - line.worked), END, rank, line.activity)
+            if line.asked and not line.running:
+                self._plan_look(rank)
             return
         if look < line.worked:
             raise AllreduceError(f"rank {rank} looks at {look} s, after {line.worked} s of work")
         begins = time + (look - line.worked)
         line.worked = look
-        cost = self.network.look_s if line.running else 0.0
-        line.busy = begins + cost
+        line.busy = begins + self.network.look_s
         self._push(line.busy, LOOK, rank, line.activity)
 
-    def _watch(self, rank: int, end: float | None, until: float) -> None:
-        line = self._ranks[rank]
-        line.now = self.now(rank)
-        if end is not None or until < math.inf:
-            soonest = until if end is None else min(end, until)
-            self._push(max(soonest, line.now), END, rank, line.activity)
-        if end is None and not self._perfect:
-            line.watching = True
+    def _plan_look(self, rank: int) -> None:
+        """Something has come that costs nothing: a computing rank sees it at its next look."""
+        line = self._lines[rank]
+        assert line.looks is not None
+        times = (line.since + (look - line.worked) for look in line.looks if look <= line.seconds)
+        found = next((time for time in times if time >= self.time), None)
+        if found is not None:
+            line.planned = True
+            self._push(found, LOOK, rank, line.activity)
+
+    def _watch(self, rank: int) -> None:
+        line = self._lines[rank]
+        line.now, line.watching = self.now(rank), True
+        if not self._perfect and (line.running or line.asked):
             self._push(line.now, LOOK, rank, line.activity)
 
     def _end(self, rank: int, time: float) -> None:
         """The rank has what it was waiting for: it looks no more, and its activity ends."""
-        line = self._ranks[rank]
-        self._finish(line)
+        line = self._lines[rank]
+        line.finish(self._perfect)
+        line.leaving = True
         self._push(time, END, rank, line.activity)
 
     # Looks
 
     def _notify(self, rank: int) -> None:
         """Something has come for a rank; if it is busy it looks when it has finished."""
-        line = self._ranks[rank]
-        if line.watching and line.busy <= self.time:
-            self._look(rank, self.time)
+        line = self._lines[rank]
+        if line.watching:
+            if line.busy <= self.time:
+                self._look(rank, self.time)
+        elif line.looks is not None and not (line.running or line.polls or line.planned):
+            self._plan_look(rank)
 
     def _look(self, rank: int, time: float) -> None:
-        line = self._ranks[rank]
+        line = self._lines[rank]
         if line.busy > time:
             return  # a look is planned for when it is not
         while line.asked:
             kind, message = line.asked.pop(0)
             if kind == ASKED:
-                self._answer(message, time)
+                self._wires.answer(message, time)
             else:
                 self._wires.depart(message, time)
         for collective in tuple(line.running):
@@ -270,7 +306,9 @@ class Cluster:
             if cost:
                 self._push(line.busy, LOOK, rank, line.activity)
                 return
-        if line.looks is not None and not self._perfect:
+        if line.planned:
+            line.planned = False
+        elif line.looks is not None and not self._perfect:
             self._work_on(rank, time)
 
     def _advance(self, rank: int, collective: Collective, time: float) -> float:
@@ -296,7 +334,7 @@ class Cluster:
                 return cost
 
     def _arrive(self, rank: int, collective: Collective, time: float) -> None:
-        line = self._ranks[rank]
+        line = self._lines[rank]
         collective.finish(rank, time)
         line.running.remove(collective)
         if line.awaited is collective:
@@ -307,21 +345,15 @@ class Cluster:
         step = collective.step[rank]
         collective.entered[rank] = True
         for message in collective.asking.pop(step, ()):
-            self._answer(message, time)
+            self._wires.answer(message, time)
         sends, overhead = collective.program.sends[step], self.network.overhead_s
         for index, number in enumerate(sends, 1):
             factor = collective.factors[number]
             message = Message(collective.program, number, factor, collective, None)
-            self._post(message, time + index * overhead)
+            self._wires.post(message, time + index * overhead)
         return len(sends) * overhead
 
     # Messages
-
-    def _post(self, message: Message, time: float) -> None:
-        if message.program.handshake[message.number]:
-            self._wires.later(message, time, ASKED, message.program.destination)
-        else:
-            self._wires.depart(message, time)
 
     def _shake(self, rank: int, kind: int, message: Message) -> None:
         collective = message.collective
@@ -330,27 +362,37 @@ class Cluster:
             if collective.step[rank] < step or not collective.entered[rank]:
                 collective.asking.setdefault(step, []).append(message)
                 return
-        self._ranks[rank].asked.append((kind, message))
+        self._lines[rank].asked.append((kind, message))
         self._notify(rank)
-
-    def _answer(self, message: Message, time: float) -> None:
-        self._wires.later(message, time, ANSWERED, message.program.source)
 
     def _complete(self, rank: int, kind: int, message: Message) -> None:
         """One end of a message is done."""
         collective, program = message.collective, message.program
         if collective is None:
-            if kind == ARRIVED:
-                line = self._ranks[rank]
-                line.inbox.append(message.token)
-                if line.listening:
-                    self._end(rank, max(self.time, line.busy) + self.network.overhead_s)
+            self._take(rank, message)
             return
         steps = program.source_step if kind == LEFT else program.destination_step
         step = steps[message.number]
         collective.missing[step] -= 1
         if not collective.missing[step] and collective.step[rank] == step:
             self._notify(rank)
+
+    def _take(self, rank: int, message: Message) -> None:
+        """A message of no collective is there; an engine takes it before the rank hears of it."""
+        overhead = self.overhead(message.program.source[0], rank)
+        if self._perfect and overhead and not message.taken:
+            message.taken = True
+            self._push(self._occupy(rank, overhead), ARRIVED, rank, message)
+            return
+        self._carried -= 1
+        message.put(self.time)
+
+    def _occupy(self, rank: int, seconds: float) -> float:
+        """The engine beside the rank is busy for so long; until when."""
+        line = self._lines[rank]
+        line.busy = max(line.busy, self.now(rank)) + seconds
+        self._push(line.busy, LOOK, rank, None)
+        return line.busy
 
     def _push(self, time: float, kind: int, rank: int, subject: Any) -> None:
         heapq.heappush(self._heap, (time, kind, rank, next(self._order), subject))

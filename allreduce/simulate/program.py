@@ -1,5 +1,6 @@
 """A schedule prepared for the event simulation: messages and steps as flat lists."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -125,14 +126,19 @@ def _ways(
     }
 
 
-def single(source: int, destination: int, nbytes: int, network: Network, size: int) -> Program:
-    """One message that belongs to no schedule."""
-    if not (0 <= source < size and 0 <= destination < size) or source == destination or nbytes < 0:
+def single(
+    source: int, destination: int, nbytes: int, network: Network, places: Sequence[int], size: int
+) -> Program:
+    """One message between processes on the ranks `places`, that belongs to no schedule."""
+    known = range(len(places))
+    if source not in known or destination not in known or source == destination or nbytes < 0:
         raise AllreduceError(f"no message of {nbytes} bytes from {source} to {destination}")
-    long = nbytes > network.eager_limit_B
-    ends = np.array([source]), np.array([destination])
-    ways = _ways(network, *ends, np.array([long]), size)
-    return Program([source], [destination], [nbytes], [long], **ways, **_NO_STEPS)
+    by, to = np.array([places[source]]), np.array([places[destination]])
+    long = (nbytes > network.eager_limit_B) & (by != to)
+    ways: dict = {"latency": [0.0], "path": [()]}  # within a rank
+    if by != to:
+        ways = _ways(network, by, to, long, size)
+    return Program([source], [destination], [nbytes], long.tolist(), **ways, **_NO_STEPS)
 
 
 _NO_STEPS: dict = {

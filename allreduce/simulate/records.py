@@ -1,12 +1,19 @@
 """What the event simulation keeps: kinds of events, collectives, messages, time lines of ranks."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from allreduce.simulate.program import Program
 
 # What happens, in the order in which it happens at one time: a look sees what has just come.
 LINK, LEFT, ARRIVED, ASKED, ANSWERED, LOOK, END, FLOWS = range(8)
+
+
+class Event(NamedTuple):
+    """An activity of `rank` has ended at `time` (s)."""
+
+    time: float
+    rank: int
 
 
 class Collective:
@@ -35,12 +42,12 @@ class Collective:
 class Message:
     """A message on its way."""
 
-    __slots__ = ("collective", "end", "factor", "hop", "number", "program", "token")
+    __slots__ = ("collective", "end", "factor", "hop", "number", "program", "put", "taken")
 
-    def __init__(self, program: Program, number: int, factor: float, collective: Any, token: Any):
+    def __init__(self, program: Program, number: int, factor: float, collective: Any, put: Any):
         self.program, self.number, self.factor = program, number, factor
-        self.collective, self.token = collective, token
-        self.hop, self.end = 0, 0.0
+        self.collective, self.put = collective, put
+        self.hop, self.end, self.taken = 0, 0.0, False
 
 
 class Line:
@@ -51,12 +58,15 @@ class Line:
         "asked",
         "awaited",
         "busy",
-        "inbox",
+        "leaving",
         "listening",
         "looks",
         "now",
+        "planned",
+        "polls",
         "running",
         "seconds",
+        "since",
         "watching",
         "worked",
     )
@@ -68,8 +78,17 @@ class Line:
         self.watching = False  # whether it looks all the time
         self.awaited: Collective | None = None
         self.listening = False
+        self.leaving = False  # its activity is over, and its end planned
         self.looks: Iterator[float] | None = None  # of a computation
-        self.seconds = self.worked = 0.0
+        self.seconds = self.worked = self.since = 0.0  # so much was done at the time `since`
+        self.polls = False  # its looks are played, and have their price
+        self.planned = False  # a look is, for what has come since
         self.running: list[Collective] = []
         self.asked: list[tuple[int, Message]] = []  # handshakes to be answered at the next look
-        self.inbox: list[Any] = []
+
+    def finish(self, watching: bool) -> None:
+        """The rank is idle: nothing planned for it is valid any more."""
+        self.activity += 1
+        self.looks = self.awaited = None
+        self.listening = self.leaving = self.planned = False
+        self.watching = watching

@@ -10,7 +10,7 @@ from typing import Any
 
 from allreduce.network import Network, bursts
 from allreduce.simulate.links import Fair, Queues
-from allreduce.simulate.records import ARRIVED, FLOWS, LEFT, LINK, Message
+from allreduce.simulate.records import ANSWERED, ARRIVED, ASKED, FLOWS, LEFT, LINK, Message
 
 Push = Callable[[float, int, int, Any], None]  # plans an event: time (s), kind, rank, subject
 
@@ -18,8 +18,8 @@ Push = Callable[[float, int, int, Any], None]  # plans an event: time (s), kind,
 class Wires:
     """The links of `network` with `ranks` ranks on it.
 
-    Plans LINK for a message that comes to a link, LEFT and ARRIVED for its two ends, FLOWS where
-    rates must be looked at again.
+    Plans ASKED and ANSWERED for a handshake, LINK for a message that comes to a link, LEFT and
+    ARRIVED for its two ends, FLOWS where rates must be looked at again.
     """
 
     def __init__(self, network: Network, ranks: int, push: Push):
@@ -28,13 +28,24 @@ class Wires:
         self._fair = Fair(credit) if network.sharing == "fair" else None
         self._ranks, self._push = ranks, push
 
+    def post(self, message: Message, time: float) -> None:
+        """The message is handed over at `time` (s): it sets out, or asks for leave first."""
+        if message.program.handshake[message.number]:
+            self._later(message, time, ASKED, message.program.destination)
+        else:
+            self.depart(message, time)
+
+    def answer(self, message: Message, time: float) -> None:
+        """Its receiver gives leave."""
+        self._later(message, time, ANSWERED, message.program.source)
+
     def depart(self, message: Message, time: float) -> None:
         """The message sets out at `time` (s)."""
         program, number = message.program, message.number
         if program.path[number]:
             self._push(time, LINK, program.source[number], message)
         else:
-            self._push(time, LEFT, program.source[number], message)
+            self._leave(message, time)
             self._deliver(message, time)
 
     def reach(self, message: Message, time: float) -> None:
@@ -52,16 +63,10 @@ class Wires:
             return
         for message in fair.finished(time):
             if message.program.handshake[message.number]:
-                self._push(time, LEFT, message.program.source[message.number], message)
+                self._leave(message, time)
             self._deliver(message, time)
         if (end := fair.next_end()) < inf:
             self._push(end, FLOWS, self._ranks, fair.version)
-
-    def later(self, message: Message, time: float, kind: int, at: list[int]) -> None:
-        """Something of the message comes to a rank one latency after `time`; at: that rank, by the
-        number of the message."""
-        latency = message.program.latency[message.number] * message.factor
-        self._push(time + latency, kind, at[message.number], message)
 
     def _queue(self, message: Message, time: float) -> None:
         """It queues at its next link, and goes on once it is served."""
@@ -71,7 +76,7 @@ class Wires:
             link, seconds_per_byte = path[message.hop]
             begins, ends = self._queues.hop(link, seconds_per_byte, volume * message.factor, time)
             if message.hop == 0:
-                self._push(ends, LEFT, message.program.source[message.number], message)
+                self._leave(message, ends)
             message.end = max(message.end, ends)  # no link is done before the one before it
             message.hop += 1
             if message.hop == len(path):
@@ -86,8 +91,19 @@ class Wires:
         program, number = message.program, message.number
         fair.add(message, program.path[number], program.nbytes[number] * message.factor, time)
         if not program.handshake[number]:
-            self._push(time, LEFT, program.source[number], message)
+            self._leave(message, time)
         self._push(time, FLOWS, self._ranks, fair.version)
 
+    def _leave(self, message: Message, time: float) -> None:
+        """Its send is complete, which only rounds wait for."""
+        if message.collective is not None:
+            self._push(time, LEFT, message.program.source[message.number], message)
+
     def _deliver(self, message: Message, time: float) -> None:
-        self.later(message, time, ARRIVED, message.program.destination)
+        self._later(message, time, ARRIVED, message.program.destination)
+
+    def _later(self, message: Message, time: float, kind: int, at: list[int]) -> None:
+        """Something of the message comes to a rank one latency after `time`; at: that rank, by the
+        number of the message."""
+        latency = message.program.latency[message.number] * message.factor
+        self._push(time + latency, kind, at[message.number], message)

@@ -12,7 +12,6 @@ from mpisgd.servers.evaluation import check_finite, summary
 from mpisgd.servers.roles import Builder
 from mpisgd.training.evaluation import means
 from mpisgd.training.parameters import Parameters
-from mpisgd.worlds.post import Post
 from mpisgd.worlds.virtual_servers import VirtualServers
 
 
@@ -24,8 +23,8 @@ class Served:
         builder = Builder(experiment, job.dataset)
         self.recording, self.evaluator = recording, builder.evaluator(recording)
         self.virtual_servers = VirtualServers(
-            Post(virtual_network(experiment), experiment.ranks, experiment.seed), builder,
-            virtual_steps(experiment), self.evaluator, recording.update, recording.step,
+            virtual_network(experiment), builder, virtual_steps(experiment), self.evaluator,
+            recording.update, recording.step,
             keep=None if checkpointing is None else self._save,
             rests=None if checkpointing is None else checkpointing.rests(0.0),
         )  # fmt: skip
