@@ -22,6 +22,16 @@ DTYPES = tuple(
 )
 """What can be reduced; its index is how ranks tell each other their dtype."""
 
+WIDE = np.dtype("float32")
+
+
+def too_narrow(dtype: np.dtype) -> bool:
+    """Whether values of it may have a sum that it cannot hold though it can hold their mean:
+    float16 ends at 65,504. (So does float32 at 3e38, but there is nothing to sum it in at no cost.)
+    """
+    return dtype == np.float16
+
+
 Poll = Callable[[], bool]
 
 

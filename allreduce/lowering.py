@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from allreduce.arrays import HOST, Device, Host
+from allreduce.arrays import HOST, WIDE, Device, Host, too_narrow
 from allreduce.errors import AllreduceError
 from allreduce.phases import Check, Exchange, Peer, Phase, Work
 from allreduce.schedule import Message, Schedule, Step, bounds
@@ -25,7 +25,17 @@ def lower(
     mean: bool,
     cuda_aware: bool,
 ) -> list[Phase]:
-    """The phases by which this rank reduces `target` (1-D, in place) on `comm`."""
+    """The phases by which this rank reduces `target` (1-D, in place) on `comm`.
+
+    What is `arrays.too_narrow` for a mean is summed, and sent, in float32 and rounded at the end.
+    """
+    if mean and too_narrow(target.dtype):
+        wide = memory.empty(target.size, WIDE)
+        return [
+            Work(memory, [partial(memory.copy, wide, target)]),
+            *lower(comm, schedule, wide, memory, tag, chunks, mean, cuda_aware),
+            Work(memory, [partial(memory.copy, target, wide)]),
+        ]
     edges = bounds(target.size, schedule.segments).tolist()
     steps = schedule.program(comm.Get_rank())
     tags = 1 + max((m.tag for step in steps for m in (*step.sends, *step.receives)), default=0)

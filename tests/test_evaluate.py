@@ -60,6 +60,18 @@ def test_a_mean_is_the_sum_divided_once():
         assert means[3].tobytes() == (sums[3] / dtype.type(6)).tobytes()
 
 
+@pytest.mark.parametrize(("size", "value"), [(4, 20_000), (256, 1_000), (7, 65_504), (5, 6e-8)])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_mean_of_halves_is_where_their_sum_is_not(name, size, value):
+    vectors = [np.full(3, value, np.float16) for _ in range(size)]
+    evaluate(build(name, size), vectors, mean=True)
+    assert all(vector.tolist() == [np.float16(value)] * 3 for vector in vectors)
+    sums = [np.full(3, value, np.float16) for _ in range(size)]
+    with np.errstate(over="ignore"):
+        evaluate(build(name, size), sums)  # a sum is what its type can hold
+    assert np.isinf(sums[0]).all() == (size * value > 65_520)
+
+
 def test_vectors_that_do_not_fit_are_refused():
     schedule = build("ring", 3)
     good = [np.zeros(4) for _ in range(3)]

@@ -52,6 +52,30 @@ def test_device_memory(name, cuda_aware):
         assert on_device(size, cuda_aware, name, size, out=out, mean=mean), (size, out, mean)
 
 
+@pytest.mark.parametrize("where", ["host", "device", "cuda-aware"])
+@pytest.mark.parametrize("name", NAMES)
+def test_means_of_halves_have_the_bits_of_evaluate_everywhere(name, where):
+    """Their sums do not fit."""
+    size, device = 5, where != "host"
+    world = World(size, 1, octets=device_double.octets)
+    values = list(np.random.default_rng(2).uniform(2e4, 6e4, (size, 9)).astype(np.float16))
+    given = [device_double.array(v) if device else v.copy() for v in values]
+    options = {"mean": True, "chunks": 2, "cuda_aware": where == "cuda-aware"}
+    plans = [
+        Plan(world.comm(r), build(name, size), v, **options)  # type: ignore[arg-type]
+        for r, v in enumerate(given)
+    ]
+    for one in plans:
+        one.start()
+    world.drive(plans)
+    evaluate(build(name, size), values, mean=True)
+    assert np.isfinite(values[0]).all()
+    for array, wanted in zip(given, values, strict=True):
+        assert (array.host if device else array).tobytes() == wanted.tobytes()
+    for one in plans:
+        one.close()
+
+
 def no_fence(monkeypatch) -> None:
     monkeypatch.setattr(arrays.Device, "fence", lambda self: None)
 
