@@ -13,9 +13,9 @@ import numpy as np
 from allreduce.errors import Stalled
 from allreduce.plan import wait_until
 from mpisgd.checkpoint.state import pack, unpack
+from mpisgd.mpi import tags
 
-TAG, WORKERS_TAG = 32002, 32003  # the second for workers that share their rank with a server
-BACK = 2  # from the tag of what is handed in to that of the answer
+TAG, WORKERS_TAG, BACK = tags.STATES, tags.WORKERS_STATES, tags.BACK
 PIECE = 1 << 26  # octets of a message
 WORD = -1  # instead of the size of a state
 WORDS = 8  # in a deadline

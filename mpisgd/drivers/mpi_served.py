@@ -10,7 +10,7 @@ from allreduce.communicator import Communicator
 from mpisgd.algorithms.servers import serve, work
 from mpisgd.drivers.job import Job
 from mpisgd.experiment.stragglers import step_timer
-from mpisgd.mpi import session
+from mpisgd.mpi import session, tags
 from mpisgd.servers.evaluation import check_finite, summary
 from mpisgd.servers.roles import Builder
 from mpisgd.servers.server import Server
@@ -20,7 +20,6 @@ from mpisgd.training.parameters import Parameters
 from mpisgd.worlds.mpi import CommunicatorSite
 from mpisgd.worlds.mpi_servers import MpiServerSite, MpiWorkerSite, Scheduler
 
-UPDATES_TAG = 32001
 COLUMNS = (
     "server", "update", "worker", "step", "version_read", "staleness", "used", "samples",
     "arrived_s", "waited_s",
@@ -139,4 +138,4 @@ def _ledger(comm: Communicator, store: Store | None, deadline: float) -> Rows:
         if store is not None:
             store.updates([dict(zip(COLUMNS, row, strict=True)) for row in rows.tolist()])
 
-    return Rows(comm, len(COLUMNS), UPDATES_TAG, deliver, deadline=deadline)
+    return Rows(comm, len(COLUMNS), tags.UPDATES, deliver, deadline=deadline)

@@ -9,9 +9,9 @@ import numpy as np
 from allreduce.plan import Plan
 from allreduce.schedule import Schedule
 from mpisgd.experiment.experiment import Experiment
+from mpisgd.mpi import tags
 
 REPETITIONS = 7
-TAG = 118  # of the plan that is timed; the run's own have not begun
 
 
 class Times(NamedTuple):
@@ -39,8 +39,15 @@ def measure(comm: Any, schedule: Schedule, experiment: Experiment, worker: Any) 
     samples = np.zeros((2, REPETITIONS, worker.size))
     buffer = worker.parameters.like().buffer
     with (
-        Plan(comm, schedule, buffer, tag=TAG, chunks=experiment.chunks, deadline=deadline) as plan,
-        Plan(comm, schedule, samples, tag=TAG + 1, deadline=deadline) as exchange,
+        Plan(
+            comm,
+            schedule,
+            buffer,
+            tag=tags.DELAY_PROBE,
+            chunks=experiment.chunks,
+            deadline=deadline,
+        ) as plan,
+        Plan(comm, schedule, samples, tag=tags.DELAY_PROBE + 1, deadline=deadline) as exchange,
     ):
         for repetition in range(-1, REPETITIONS):  # the first is a warm-up
             began = time.perf_counter()

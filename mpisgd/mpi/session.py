@@ -17,6 +17,7 @@ import numpy as np
 from allreduce.algorithms import build
 from allreduce.errors import Stalled
 from allreduce.plan import Plan
+from mpisgd.mpi import tags
 from mpisgd.mpi.watch import begin, watched
 from mpisgd.values.errors import UsageError
 from mpisgd.values.processes import handle
@@ -99,7 +100,7 @@ def texts(comm: Any, text: str, deadline: float = 60.0) -> list[str]:
     octets = text.encode()[:TEXT]
     table[comm.Get_rank(), : len(octets)] = np.frombuffer(octets, np.uint8)
     schedule = build("tree", comm.Get_size())
-    with Plan(comm, schedule, table, tag=120, deadline=deadline) as plan:
+    with Plan(comm, schedule, table, tag=tags.TEXTS, deadline=deadline) as plan:
         plan.start()
         plan.wait()
     return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in table]

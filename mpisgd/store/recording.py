@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from allreduce.communicator import Communicator, Request
-from allreduce.errors import Stalled
-from allreduce.plan import wait_until
+from allreduce.waiting import wait_for
+from mpisgd.mpi import tags
 from mpisgd.training import evaluation
 
 COLUMNS = (
@@ -21,7 +21,6 @@ MORE = ("rate", "flight_start_s", "flight_end_s")  # of the average that arrived
 WIDTH = 1 + len(COLUMNS) + len(MORE)
 ROWS = 64  # rows in a message
 INTERVAL = 2.0  # s between messages, and between flushes of the file
-TAG = 32000  # MPI promises 32,767
 ROW, END = 1.0, -1.0  # marks: a row; this rank sends no more
 
 
@@ -93,17 +92,15 @@ class Rows:
 
     def catch_up(self, shipped: Sequence[int]) -> None:
         """On rank 0: until so many messages of each rank have been delivered."""
-        began = time.monotonic()
+
+        def missing() -> list[int]:
+            return [rank for rank in self._open if self._received[rank] < shipped[rank]]
 
         def all_there() -> bool:
             self._receive()
-            missing = [r for r in self._open if self._received[r] < shipped[r]]
-            if missing and time.monotonic() - began > self.deadline:
-                raise Stalled(f"rank {self.rank} waited {self.deadline:.0f} s for the records of "
-                              f"rank {', '.join(map(str, missing))}")  # fmt: skip
-            return not missing
+            return not missing()
 
-        wait_until(all_there)
+        wait_for(all_there, lambda: self._waits(missing()), self.deadline)
 
     def finish(self, without: Collection[int] = ()) -> None:
         """Hand over what is left; on rank 0, until every rank's last row is there, but for those
@@ -114,18 +111,18 @@ class Rows:
             self._count = 1
             self._ship()
         self._open.difference_update(without)
-        began = time.monotonic()
 
         def all_there() -> bool:
             self._receive()
-            if time.monotonic() - began > self.deadline:
-                missing = ", ".join(map(str, sorted(self._open))) or "0"
-                raise Stalled(f"rank {self.rank} waited {self.deadline:.0f} s for rank {missing} "
-                              "to hand over its records")  # fmt: skip
             return not self._open and self._sent()
 
-        wait_until(all_there)
+        wait_for(all_there, lambda: self._waits(sorted(self._open)), self.deadline)
         self.after()
+
+    def _waits(self, missing: list[int]) -> str:
+        ranks = ", ".join(map(str, missing)) or "0"
+        told = f"rank {self.rank} waited {self.deadline:.0f} s for rank {ranks}"
+        return f"{told} to hand over its records"
 
     def _ship(self) -> None:
         table, count = self._table, self._count
@@ -179,7 +176,7 @@ class Recorder:
         self.last_evaluation: dict[str, Any] = meta["evaluation"] if meta else {}
         self.evaluated = meta["keep"]["evaluation"] if meta else 0  # rows, with those before
         self.rows = Rows(
-            comm, WIDTH, TAG, self._store, deadline=deadline,
+            comm, WIDTH, tags.ROWS, self._store, deadline=deadline,
             after=lambda: None if store is None else store.flush(),
         )  # fmt: skip
 

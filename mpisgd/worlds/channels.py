@@ -15,13 +15,13 @@ from numpy.typing import DTypeLike
 
 from allreduce.errors import Stalled
 from allreduce.plan import wait_until
+from allreduce.waiting import wait_for
+from mpisgd.mpi import tags
 from mpisgd.servers.messages import Message, unpacked
 
 HEADER = 10  # numbers before the shard; the last says whether a shard follows
 HEADER_OCTETS = 8 * HEADER
 CHUNK_OCTETS = 1 << 22
-TAGS = 200  # for the chunks of a message
-PUSHES, REPLIES, NOTICES = 31000, 31200, 31400  # tags
 LOOKS_PER_CLOCK = 64
 
 
@@ -137,7 +137,7 @@ class _Box:
         self.rank, self.awaited = rank, False
         octets = HEADER_OCTETS + count * dtype.itemsize
         incoming, outgoing = np.zeros(octets, np.uint8), np.zeros(octets, np.uint8)
-        size = max(HEADER_OCTETS, chunk_octets, -(-octets // TAGS))
+        size = max(HEADER_OCTETS, chunk_octets, -(-octets // tags.CHUNKS))
         cuts = [(low, min(low + size, octets)) for low in range(0, octets, size)]
         self._receives = [
             comm.Recv_init(incoming[low:high], rank, receives + i)
@@ -212,8 +212,11 @@ class _Box:
 class Notices:
     """A word without content to or from each peer: at most one under way, taken before the next."""
 
-    def __init__(self, comm: Any, ranks: Sequence[int], tag: int, rings: bool):
+    def __init__(
+        self, comm: Any, ranks: Sequence[int], tag: int, rings: bool, deadline: float = 60.0
+    ):
         """`rings`: whether this side sends them."""
+        self._deadline, self._rank, self._ranks = deadline, comm.Get_rank(), ranks
         self._octets = np.zeros((len(ranks), 1), np.uint8)
         make = comm.Send_init if rings else comm.Recv_init
         self._requests = [make(self._octets[i], rank, tag) for i, rank in enumerate(ranks)]
@@ -226,7 +229,8 @@ class Notices:
         """Send the next word, or wait for it."""
         request = self._requests[number]
         if self._active[number]:
-            wait_until(request.Test)  # sent long ago: the peer has answered since
+            told = f"rank {self._rank} waits for rank {self._ranks[number]} to take a notice"
+            wait_for(request.Test, lambda: told, self._deadline)
         self._active[number] = True
         request.Start()
 

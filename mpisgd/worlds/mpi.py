@@ -18,6 +18,7 @@ from allreduce.plan import Plan
 from allreduce.schedule import Schedule
 from mpisgd.experiment import stragglers
 from mpisgd.models.statistics import moments, pooled
+from mpisgd.mpi import tags
 from mpisgd.training.evaluation import TRAINING, shard_sums
 from mpisgd.training.mean import Mean
 from mpisgd.training.parameters import Parameters
@@ -26,7 +27,6 @@ from mpisgd.training.worker import Worker, first_not_finite
 from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.pending import PolledAllreduce, ProgressThread, ThreadedAllreduce
 
-OWN_TAG = 100  # plans of the site itself, which are never in flight together
 LOOK_EVERY = 1e-4  # s between looks while a step is padded
 
 Steps = Generator[None, None, None]
@@ -265,7 +265,7 @@ class CommunicatorSite:
 
     def _all_reduce(self, schedule: Schedule, buffer: np.ndarray, mean: bool = False) -> None:
         with Plan(
-            self.comm, schedule, buffer, mean=mean, tag=OWN_TAG, deadline=self.deadline
+            self.comm, schedule, buffer, mean=mean, tag=tags.OF_THE_SITE, deadline=self.deadline
         ) as plan:
             plan.start()
             plan.wait()

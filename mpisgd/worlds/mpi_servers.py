@@ -13,13 +13,14 @@ import numpy as np
 from allreduce.plan import wait_until
 from mpisgd.experiment import stragglers
 from mpisgd.experiment.stragglers import StepTimer
+from mpisgd.mpi import tags
 from mpisgd.servers.evaluation import FINAL, Evaluator, facts
 from mpisgd.servers.messages import LEADER, Answer, Message, Request, Verdict, restored, saved
 from mpisgd.servers.roles import Builder
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import ServedWorker
 from mpisgd.training.site import Ready, Work
-from mpisgd.worlds.channels import NOTICES, PUSHES, REPLIES, Channel, Notices
+from mpisgd.worlds.channels import Channel, Notices
 from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.mpi import LOOK_EVERY, CommunicatorSite, Counters
 from mpisgd.worlds.server_channels import Snapshots, Verdicts
@@ -171,10 +172,14 @@ class MpiServerSite(_MpiSite):
         self.verdicts = Verdicts(inner.comm, builder, number, self.now)
         self.channel = Channel(
             inner.comm, [(rank, shard.stop - shard.start) for rank in ranks], flat.dtype, Request,
-            self.now, sends=REPLIES, receives=PUSHES, deadline=inner.deadline,
+            self.now, sends=tags.REPLIES, receives=tags.PUSHES, deadline=inner.deadline,
             beside=self.verdicts.next,
         )  # fmt: skip
-        self._bells = Notices(inner.comm, ranks, NOTICES, True) if builder.policy.abandon else None
+        self._notified = (
+            Notices(inner.comm, ranks, tags.NOTICES, True, inner.deadline)
+            if builder.policy.abandon
+            else None
+        )
         self.snapshots = Snapshots(inner.comm, builder, number, inner.deadline)
 
     def expect(self, server: Server) -> None:
@@ -208,8 +213,8 @@ class MpiServerSite(_MpiSite):
         self.channel.send(worker, header, payload, answered=not header.last)
 
     def notify(self, worker: int) -> None:
-        assert self._bells is not None
-        self._bells.rearm(worker)
+        assert self._notified is not None
+        self._notified.rearm(worker)
 
     def announce(self, verdict: Verdict) -> None:
         self.verdicts.send(verdict)
@@ -244,8 +249,8 @@ class MpiServerSite(_MpiSite):
         self.channel.close()
         self.verdicts.close()
         self.snapshots.close()
-        if self._bells is not None:
-            self._bells.close()
+        if self._notified is not None:
+            self._notified.close()
 
     def take_in(self) -> None:
         """The shards that others have handed in, on server 0."""
@@ -275,10 +280,14 @@ class MpiWorkerSite(_MpiSite):
         ranks = builder.roles.servers
         self.channel = Channel(
             inner.comm, list(zip(ranks, sizes, strict=True)), builder.parameters.dtype, Answer,
-            self.now, sends=PUSHES, receives=REPLIES, deadline=inner.deadline,
+            self.now, sends=tags.PUSHES, receives=tags.REPLIES, deadline=inner.deadline,
         )  # fmt: skip
         self.reported = 0  # steps whose rows are on their way to the file
-        self._bells = Notices(inner.comm, ranks, NOTICES, False) if builder.policy.abandon else None
+        self._notified = (
+            Notices(inner.comm, ranks, tags.NOTICES, False, inner.deadline)
+            if builder.policy.abandon
+            else None
+        )
         experiment = builder.experiment
         # Messages move only while somebody looks: those that are under way during a computation.
         self._mailing = experiment.push == "layerwise" or bool(experiment.prefetch)
@@ -351,7 +360,7 @@ class MpiWorkerSite(_MpiSite):
         self.scheduler.look(self)
         if self._mailing:
             self.channel.look()
-        notices, watched = self._bells, self._watched
+        notices, watched = self._notified, self._watched
         in_vain = notices is not None and bool(watched) and all(map(notices.came, watched))
         self._counters.look(time.perf_counter() - began)
         if in_vain:
@@ -362,10 +371,10 @@ class MpiWorkerSite(_MpiSite):
 
     def receive(self, until: float | None = None) -> Generator[None, None, Message | None]:
         message = yield from self._letter(until)
-        if message is not None and message.header[NOTICED] and self._bells is not None:
-            while not self._bells.came(message.source):
+        if message is not None and message.header[NOTICED] and self._notified is not None:
+            while not self._notified.came(message.source):
                 yield  # it was sent before the reply
-            self._bells.rearm(message.source)
+            self._notified.rearm(message.source)
         return message
 
     def send(self, server: int, header: Request, payload: np.ndarray | None) -> None:
@@ -384,8 +393,8 @@ class MpiWorkerSite(_MpiSite):
     def close(self) -> None:
         """Give all requests back."""
         self.channel.close()
-        if self._bells is not None:
-            self._bells.close()
+        if self._notified is not None:
+            self._notified.close()
 
     def _pad(self, until: float) -> None:
         """Stand in for an accelerator at work."""

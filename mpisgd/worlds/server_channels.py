@@ -1,18 +1,15 @@
 """What servers tell each other on MPI: shards to be evaluated, and what server 0 has decided."""
 
-import time
 from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 
-from allreduce.errors import Stalled
-from allreduce.plan import wait_until
+from allreduce.waiting import wait_for
+from mpisgd.mpi import tags
 from mpisgd.servers.evaluation import FACTS
 from mpisgd.servers.messages import LEADER, Message, Verdict
 from mpisgd.servers.roles import Builder
-
-SNAPSHOTS, VERDICTS = 31500, 31950  # tags, of the first as many as there are servers
 
 
 class Verdicts:
@@ -39,14 +36,14 @@ class Verdicts:
         octets[0] = verdict.kind
         octets[1 + np.array(verdict.workers, int)] = 1
         self._sends = [(request, kept) for request, kept in self._sends if not request.Test()]
-        self._sends += [(self.comm.Isend(octets, rank, VERDICTS), octets) for rank in self._to]
+        self._sends += [(self.comm.Isend(octets, rank, tags.VERDICTS), octets) for rank in self._to]
 
     def next(self) -> Message | None:
         """The next one, if it has come."""
-        if self._source is None or not self.comm.Iprobe(self._source, VERDICTS):
+        if self._source is None or not self.comm.Iprobe(self._source, tags.VERDICTS):
             return None
         octets = np.zeros(self._octets, np.uint8)
-        self.comm.Recv(octets, self._source, VERDICTS)
+        self.comm.Recv(octets, self._source, tags.VERDICTS)
         self.count += 1
         workers = tuple(np.flatnonzero(octets[1:]).tolist())
         return Message(LEADER, Verdict(int(octets[0]), workers), None, self.now())
@@ -73,23 +70,25 @@ class Snapshots:
     ) -> None:
         """To server 0; the arrays are copied."""
         self.sent += 1
-        message = self._letter(self.number)
+        message = self._empty(self.number)
         head, body = self._split(message)
         head[0] = label
         head[1:] = [values[name] for name in FACTS]
         body[0] = flat
         if ema is not None:
             body[1] = ema
-        request = self.comm.Isend(message, self.ranks[0], SNAPSHOTS + self.number % 400)
+        request = self.comm.Isend(
+            message, self.ranks[0], tags.SNAPSHOTS + self.number % tags.SNAPSHOTS_COUNT
+        )
         self._sends = [(r, kept) for r, kept in self._sends if not r.Test()]
         self._sends.append((request, message))
 
     def arrived(self) -> Generator[tuple, None, None]:
         """(server, label, facts, shard, its average or None) of what has come."""
         for number, rank in enumerate(self.ranks):
-            tag = SNAPSHOTS + number % 400
+            tag = tags.SNAPSHOTS + number % tags.SNAPSHOTS_COUNT
             while number and self.comm.Iprobe(rank, tag):
-                message = self._letter(number)
+                message = self._empty(number)
                 self.comm.Recv(message, rank, tag)
                 self.taken[number] += 1
                 head, body = self._split(message)
@@ -100,7 +99,7 @@ class Snapshots:
         """Wait until all have left. Raises Stalled after the deadline."""
         _wait(self._sends, self.deadline, "its shard", self.comm.Get_rank())
 
-    def _letter(self, number: int) -> np.ndarray:
+    def _empty(self, number: int) -> np.ndarray:
         shard = self.shards[number]
         octets = self.parts * (shard.stop - shard.start) * self.dtype.itemsize
         return np.zeros(8 * (1 + len(FACTS)) + octets, np.uint8)
@@ -113,11 +112,5 @@ class Snapshots:
 
 
 def _wait(sends: list[tuple[Any, np.ndarray]], deadline: float, what: str, rank: int) -> None:
-    began = time.monotonic()
-
-    def left() -> bool:
-        if time.monotonic() - began > deadline:
-            raise Stalled(f"rank {rank} cannot hand over {what}: a server takes nothing")
-        return all(request.Test() for request, _ in sends)
-
-    wait_until(left)
+    told = f"rank {rank} cannot hand over {what}: a server takes nothing"
+    wait_for(lambda: all(request.Test() for request, _ in sends), lambda: told, deadline)
