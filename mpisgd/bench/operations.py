@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from allreduce import arrays, measure
-from allreduce.algorithms import build
 from allreduce.native import NATIVE, Native, cuda_aware
 from allreduce.plan import Plan
 from allreduce.schedule import bounds
 from mpisgd.mpi.session import local_rank
 from mpisgd.values.errors import MissingExtra
+from mpisgd.values.schedules import build
 
 Call = Callable[[], object]
 

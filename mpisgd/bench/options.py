@@ -4,11 +4,11 @@ import argparse
 
 import numpy as np
 
-from allreduce.algorithms import build
 from allreduce.errors import ScheduleError
 from allreduce.measure import Rule
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import duration, number, whole, wholes
+from mpisgd.values.schedules import build
 from mpisgd.values.units import parse_sizes
 
 

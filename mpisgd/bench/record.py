@@ -10,6 +10,7 @@ from allreduce.native import library
 from mpisgd.mpi import cores
 from mpisgd.mpi.cores import Places
 from mpisgd.store.environment import environment
+from mpisgd.values.schedules import digests
 
 
 def places(comm: Any, arguments: argparse.Namespace, deadline: float) -> Places:
@@ -54,6 +55,8 @@ class Record:
         if arguments.output is not None:
             from mpisgd.store.writer import Writer
 
+            if own := digests(config["algorithms"], comm.Get_size()):
+                config = config | {"plugin_sha256": [f"{n} {own[n]}" for n in own]}
             self._store = Writer(
                 arguments.output, kind="bench", config=config, environment=_circumstances(where),
                 ranks=comm.Get_size(), overwrite=arguments.overwrite,

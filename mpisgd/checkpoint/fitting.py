@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from mpisgd.algorithms import ALGORITHMS
+from mpisgd.algorithms.policies import POLICIES
 from mpisgd.checkpoint.file import Checkpoint
 from mpisgd.checkpoint.state import BadState
 from mpisgd.data import Dataset
@@ -44,7 +44,7 @@ def misfit(
 
     With a part for each rank, only rank 0's is in the file: see `unlike`.
     """
-    if experiment.algorithm in ALGORITHMS:
+    if experiment.algorithm not in POLICIES:
         ranks = 1 if "parts" in checkpoint.meta else experiment.ranks
         return _reason(lambda: _check_workers(experiment, dataset, checkpoint, ranks))
     return _reason(lambda: _check_served(experiment, dataset, virtual, checkpoint))

@@ -61,6 +61,10 @@ def difference(
     config = meta["config"]
     for option in sorted(fields(Experiment), key=lambda option: option.name != "ranks"):
         name = option.name
+        if name == "plugin_sha256":
+            if changed := _changed(config.get(name), getattr(experiment, name)):
+                return changed
+            continue
         found, wanted = _plain(config.get(name, option.default)), _plain(getattr(experiment, name))
         if name not in MAY_DIFFER and found != wanted:
             what = "number of ranks" if name == "ranks" else f"--{flag(option)}"
@@ -94,6 +98,14 @@ def _steps(experiment: Experiment, meta: Mapping[str, Any]) -> str | None:
             f"its --schedule {experiment.rate_schedule} was laid out for {saved} steps, not "
             f"{steps}; only a constant one can be extended"
         )
+    return None
+
+
+def _changed(found: Any, wanted: tuple[str, ...] | None) -> str | None:
+    """Which plug-in's code, of those that both name alike, is another's."""
+    for each in sorted(set(wanted or ()) - set(found or ())):
+        name, _, digest = each.rpartition(" ")
+        return f"{name} has changed since: its sha256 is now {digest:.12}"
     return None
 
 

@@ -38,10 +38,10 @@ def wrong(meta: Mapping[str, Any]) -> str:
 
 def lacks(meta: Mapping[str, Any]) -> str:
     """What a run needs to go on, and is not there; "" if nothing."""
-    from mpisgd.algorithms import ALGORITHMS
+    from mpisgd.algorithms.policies import POLICIES
 
     config, keep = meta["config"], meta["keep"]
-    served = config.get("algorithm") not in ALGORITHMS
+    served = config.get("algorithm") in POLICIES
     there = {"config": config, "keep": keep}
     needed = [("config", "ranks"), ("config", "steps"), ("keep", "evaluation")]
     needed += [("keep", "updates")] if served else []

@@ -8,6 +8,7 @@ from mpisgd.mpi import session
 from mpisgd.store.target import check_target
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
+from mpisgd.values.schedules import digests
 
 BENCHMARKS = {
     "allreduce": (allreduce, "seconds, bandwidth and errors of all-reduces"),
@@ -46,11 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(comm, module, settings, arguments: argparse.Namespace) -> int:
     error: UsageError | None = None
+    own: dict[str, str] = {}
     try:
         settings.check(comm)
+        own = digests(settings.algorithms, comm.Get_size())
         if arguments.output is not None and comm.Get_rank() == 0:
             check_target(arguments.output, arguments.overwrite)
     except UsageError as mistake:
         error = mistake
     session.agree(comm, error, settings.deadline_s)
+    if own:
+        session.agree_on(comm, f"contents of {', '.join(own)}", repr(own), settings.deadline_s)
     return module.measure(comm, settings, arguments)

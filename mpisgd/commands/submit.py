@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mpisgd.algorithms import ALGORITHMS
+from mpisgd.algorithms.policies import POLICIES
 from mpisgd.experiment.experiment import Experiment, flag
 from mpisgd.mpi import mpiexec
 from mpisgd.submit import datasets, estimate, local, queue, script
@@ -153,7 +153,7 @@ def _shown(run: GridRun) -> dict[str, Any]:
     names = {option.name: flag(option) for option in fields(Experiment) if option.metadata}
     cells = {names.get(name, name): value for name, value in run.settled().items()}
     cells |= {"virtual": run.virtual, "delay": cells.get("delay", run.experiment.delay)}
-    if run.experiment.algorithm not in ALGORITHMS:
+    if run.experiment.algorithm in POLICIES:
         cells["allreduce"] = None
     return {
         name: ",".join(map(str, value)) if isinstance(value, tuple) else value

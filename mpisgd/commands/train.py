@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mpisgd.algorithms import ALGORITHMS
+from mpisgd.algorithms.policies import POLICIES
 from mpisgd.checkpoint import options as checkpoint
 from mpisgd.checkpoint.options import Saving
 from mpisgd.experiment.arguments import add_arguments as add_options
@@ -117,7 +117,7 @@ class Terminal:
         tell_tuned(experiment)
 
     def bar(self, experiment: Experiment, done: int) -> "Bar":
-        each = 1 if experiment.algorithm in ALGORITHMS else experiment.step_workers
+        each = experiment.step_workers if experiment.algorithm in POLICIES else 1
         return progress.shown(experiment.algorithm, experiment.steps or 1, each, done)
 
 
@@ -139,6 +139,6 @@ def report(outcome: "Outcome", form: str) -> None:
         "loss": last.get("loss"),
         "accuracy": last.get("accuracy"),
     }
-    kind = "averaging" if experiment.algorithm in ALGORITHMS else "servers"
+    kind = "servers" if experiment.algorithm in POLICIES else "averaging"
     print(tables.render(SUMMARIES[kind], [row], form))
     sys.stdout.flush()

@@ -5,11 +5,13 @@ import sys
 import time
 from typing import Any
 
-from allreduce.algorithms import ALGORITHMS, build
+from allreduce.algorithms import ALGORITHMS
 from allreduce.errors import ScheduleError
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
+from mpisgd.values.plugins import SYNTAX
 from mpisgd.values.quantities import ranks
+from mpisgd.values.schedules import build
 
 COLUMNS = (
     "algorithm", "ranks", "rounds", "transfers", "segments", "verdict",
@@ -20,7 +22,9 @@ COLUMNS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `mpisgd verify`."""
     parser.add_argument("--ranks", default="1:17", help="such as 8, 1:64 or 1:17,127,128 [1:17]")
-    parser.add_argument("--algorithms", default="all", help="names with commas, or all [all]")
+    parser.add_argument(
+        "--algorithms", default="all", help=f"names with commas, all, or {SYNTAX} [all]"
+    )
     parser.add_argument("--format", choices=tables.FORMATS, default="table")
 
 
@@ -42,7 +46,7 @@ def algorithm_names(text: str, option: str = "--algorithms") -> list[str]:
     names = list(ALGORITHMS) if text == "all" else text.split(",")
     for name in names:
         try:
-            build(name, 1)
+            build(name, 1, verified=False)
         except ScheduleError as error:
             raise UsageError(option, text, str(error)) from None
     return names
@@ -51,7 +55,7 @@ def algorithm_names(text: str, option: str = "--algorithms") -> list[str]:
 def _check(name: str, size: int) -> dict[str, Any]:
     from allreduce.verify import verify
 
-    schedule = build(name, size)
+    schedule = build(name, size, verified=False)
     began, verdict = time.perf_counter(), "right"
     try:
         verify(schedule)

@@ -110,12 +110,13 @@ def load(
     classes: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """The data set `name`; see DataOptions for what can be asked of which.
+    """The data set `name`, or that in a FILE.npz; see DataOptions for what can be asked of which.
 
     Raises UsageError, naming the file and what was expected, for damaged, foreign or missing
     files, and for options that are out of range or would change nothing.
     """
-    loader = resolve(DATASETS, name, "--data")
+    row = {name: "mpisgd.data.arrays:load_npz"} if name.endswith(".npz") else {}
+    loader = resolve(DATASETS | row, name, "--data")
     for option, value in (("samples", samples), ("features", features), ("classes", classes)):
         if value is not None and value < 1:
             raise UsageError(f"{option} of data set {name}", value, "a whole number >= 1")

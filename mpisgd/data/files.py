@@ -69,6 +69,26 @@ def check_unpacked(path: Path, size: int) -> None:
         raise UsageError(str(path), None, message)
 
 
+def npz(path: Path, expected: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, none of them pickled; `expected`: what should be in it."""
+    # A damaged zip file can raise nearly anything: BadZipFile, zlib.error, ValueError, KeyError ..
+    try:
+        with regular(path) as file:
+            if file.read(2) != b"PK":
+                raise UsageError(str(path), None, f"not a readable npz file; expected {expected}")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as stored:
+                check_unpacked(path, sum(entry.file_size for entry in stored.zip.infolist()))
+                return {key: stored[key] for key in stored.files}
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(str(path), None, error.strerror or str(error)) from None
+    except Exception as error:
+        message = f"not a readable npz file without pickles ({type(error).__name__}: {error})"
+        raise UsageError(str(path), None, message) from None
+
+
 def check_labels(place: str, labels: np.ndarray, count: int) -> None:
     """UsageError unless these are `count` whole numbers from 0, each of a class that can be."""
     found = f"{labels.dtype} {labels.shape}"

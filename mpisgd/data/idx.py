@@ -10,7 +10,6 @@ from typing import BinaryIO
 
 import numpy as np
 
-from allreduce.files import regular
 from mpisgd.data import DataOptions, Dataset
 from mpisgd.data.files import (
     LARGEST_EXPANSION,
@@ -18,6 +17,7 @@ from mpisgd.data.files import (
     check_unpacked,
     fill,
     listing,
+    npz,
     opened,
 )
 from mpisgd.data.split import held_back, limited
@@ -165,20 +165,7 @@ def _header(stream: BinaryIO, path: Path, kind: str) -> tuple[int, ...]:
 
 def _read_npz(path: Path) -> Pairs:
     """Keras' layout: arrays x_train, y_train and, if there, x_test, y_test."""
-    # A damaged zip file can raise nearly anything: BadZipFile, zlib.error, ValueError, KeyError ..
-    try:
-        with regular(path) as file:
-            if file.read(2) != b"PK":
-                raise UsageError(str(path), None, f"not a readable npz file; expected {FORMAT}")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as stored:
-                check_unpacked(path, sum(entry.file_size for entry in stored.zip.infolist()))
-                arrays = {key: stored[key] for key in stored.files}
-    except UsageError:
-        raise
-    except Exception as error:
-        message = f"not a readable npz file without pickles ({type(error).__name__}: {error})"
-        raise UsageError(str(path), None, message) from None
+    arrays = npz(path, FORMAT)
     pairs: Pairs = {}
     for split, suffix in (("train", "train"), ("t10k", "test")):
         if split == "train" or f"x_{suffix}" in arrays:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from mpisgd.algorithms import ALGORITHMS
+from mpisgd.algorithms.policies import POLICIES
 from mpisgd.data import Dataset
 from mpisgd.drivers.job import Job, Outcome
 from mpisgd.experiment.building import Place, build_worker, load, resolve_for
@@ -134,7 +134,7 @@ def launch(
 
 def averages(experiment: Experiment) -> bool:
     """Whether all ranks train, and none is a server."""
-    return experiment.algorithm in ALGORITHMS
+    return experiment.algorithm not in POLICIES
 
 
 def _checked(
@@ -159,7 +159,8 @@ def _checked(
         error = mistake
     world.agree(error, deadline)
     assert dataset is not None
-    world.agree_on("options", repr((experiment, saving)), deadline)
+    what = "options" if experiment.plugin_sha256 is None else "options or contents of plug-ins"
+    world.agree_on(what, repr((experiment, saving)), deadline)
     return experiment, dataset
 
 

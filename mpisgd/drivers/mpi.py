@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol
 
-from allreduce.algorithms import build
 from allreduce.communicator import Communicator
 from allreduce.errors import Stalled
-from mpisgd.algorithms import ALGORITHMS
+from mpisgd.algorithms.policies import POLICIES
 from mpisgd.data import Dataset
 from mpisgd.drivers.job import Job, Outcome
 from mpisgd.experiment import delays
@@ -25,6 +24,7 @@ from mpisgd.training.buckets import exposed
 from mpisgd.training.parameters import Parameters, digest
 from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.values.errors import UsageError
+from mpisgd.values.schedules import build
 from mpisgd.worlds.mpi import CommunicatorSite
 
 if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times ranks
@@ -103,7 +103,7 @@ def _ended(told: list[tuple[str, bool, int]], step: int) -> tuple[int, str | Non
 
 def begun(comm: Communicator, job: Job, nodes: Sequence[int], signals: session.Signals) -> Run:
     """This rank of that run, at its beginning or where it goes on."""
-    if job.experiment.algorithm in ALGORITHMS:
+    if job.experiment.algorithm not in POLICIES:
         return Averaging(comm, job, nodes, signals)
     from mpisgd.drivers.mpi_served import Served
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from allreduce.errors import Stalled
 from allreduce.simulate import simulate
-from mpisgd.algorithms import ALGORITHMS
+from mpisgd.algorithms.policies import POLICIES
 from mpisgd.checkpoint.rests import RUN, Rests
 from mpisgd.data import Dataset
 from mpisgd.drivers.job import Job, Outcome
@@ -98,7 +98,7 @@ def train(job: Job) -> Outcome:
 
 def begun(job: Job, recording: Recording) -> Run:
     """All ranks of that run, at its beginning or where it goes on."""
-    if job.experiment.algorithm in ALGORITHMS:
+    if job.experiment.algorithm not in POLICIES:
         return Averaging(job, recording)
     from mpisgd.drivers.virtual_served import Served
 

@@ -1,12 +1,14 @@
 """The options of an experiment on the command line, and in a file that stands for them."""
 
 import argparse
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
 from mpisgd.algorithms import OPTIONS
 from mpisgd.experiment.experiment import Experiment, flag, from_file
 from mpisgd.values import options
+from mpisgd.values.plugins import pairs
 
 # How `--help` orders the options: title -> fields.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -18,7 +20,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "communication": ("allreduce", "chunks", "progress", "network", "deadline_s"),
     "model and data": (
         "model", "hidden", "data", "data_path", "data_samples", "augment", "batch", "epochs",
-        "steps", "dtype", "seed",
+        "steps", "dtype", "seed", "plugin_options",
     ),
     "optimiser": (
         "rate", "rate_schedule", "optimiser", "momentum", "nesterov", "weight_decay", "clip", "ema",
@@ -27,6 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "time and measurement": ("step_time_s", "straggler", "evaluate_every", "scaling"),
 }  # fmt: skip
 # A file that lists options of other algorithms would hide which of them count.
+SET = "plugin_options"
 SHARING = (
     ". A --config file is for one algorithm: give other algorithms' options on the command line, "
     "or run them from a grid with [options.NAME] tables (mpisgd submit --local)"
@@ -53,8 +56,11 @@ def _add_flag(group: Any, option: Any) -> None:
     shown = "" if default is None or default is False else f" [{default}]"
     takers = ", ".join(name for name in OPTIONS if option.name in OPTIONS[name])
     told = f"{option.metadata['help']}{shown}{f' ({takers})' if takers else ''}"
+    extra: dict[str, Any]
     if kind.allowed == "true or false":
-        extra: dict[str, Any] = {"action": "store_const", "const": True}
+        extra = {"action": "store_const", "const": True}
+    elif option.name == SET:
+        extra = {"action": "append", "metavar": "NAME=VALUE"}
     else:
         told, extra = f"{told}: {kind.allowed}", {"metavar": _metavar(kind)}
     group.add_argument(
@@ -77,6 +83,10 @@ def from_arguments(arguments: argparse.Namespace) -> Experiment:
         if option.metadata and (value := getattr(arguments, f"option_{option.name}")) is not None
     }
     names = {flag(option): option.name for option in fields(Experiment) if option.metadata}
+    if (told := values.get("set", values.get(SET))) is not None and "set" in given:
+        values["set"] = told
+        with suppress(ValueError):  # what they do not read as is told below
+            given["set"] = pairs(told) | pairs(given["set"])
     for name in given:
         values.pop(names[name], None)
     return Experiment.read(values | given, hint=hint)

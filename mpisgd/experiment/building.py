@@ -5,6 +5,7 @@ NumPy and the rest are imported where they are used: a command line is checked w
 
 from typing import Any, NamedTuple
 
+from mpisgd.experiment import own
 from mpisgd.experiment.experiment import Experiment
 
 
@@ -42,6 +43,10 @@ def build_model(experiment: Experiment, dataset: Any, rank: int, size: int) -> A
     """The model of rank `rank` of the `size` that train."""
     from mpisgd import models
 
+    if (plugin := own.plugin(experiment, "model")) is not None:
+        from mpisgd.models import plugged
+
+        return plugged.build(plugin, dataset, own.given(experiment, "model"))
     options = {"hidden": experiment.hidden} if experiment.hidden is not None else {}
     return models.build(
         experiment.model, dataset, rank=rank, size=size, seed=experiment.seed, **options
@@ -85,19 +90,25 @@ def build_rule(experiment: Experiment, flat: Any) -> tuple[Any, Any]:
 
 def algorithm_run(experiment: Experiment, worker: Any) -> Any:
     """The generator of the experiment's algorithm on `worker`."""
-    from mpisgd.algorithms import ALGORITHMS, OPTIONS
+    from mpisgd.algorithms import ALGORITHMS
     from mpisgd.values.registry import resolve
 
-    function = resolve(ALGORITHMS, experiment.algorithm, "--algorithm")
     if worker.step >= worker.last:  # restored where its run had ended
         return worker.conclude()
-    return function(worker, **{n: getattr(experiment, n) for n in OPTIONS[experiment.algorithm]})
+    plugin = own.plugin(experiment, "algorithm")
+    function = plugin or resolve(ALGORITHMS, experiment.algorithm, "--algorithm")
+    options = {name: getattr(experiment, name) for name in own.takes(experiment.algorithm)}
+    return function(worker, **options, **own.given(experiment, "algorithm"))
 
 
 def load(experiment: Experiment) -> Any:
     """The experiment's data set."""
     from mpisgd import data
 
+    if (plugin := own.plugin(experiment, "data")) is not None:
+        from mpisgd.data import plugged
+
+        return plugged.load(plugin, own.given(experiment, "data"), experiment.data_samples)
     return data.load(
         experiment.data, experiment.data_path, samples=experiment.data_samples,
         seed=experiment.seed,

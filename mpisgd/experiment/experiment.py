@@ -6,22 +6,21 @@ from itertools import chain
 from typing import Any
 
 from allreduce import files
-from allreduce.algorithms import ALGORITHMS as SCHEDULES_OF
 from mpisgd.algorithms import NAMES, OPTIONS
+from mpisgd.algorithms.policies import POLICIES
 from mpisgd.data import DATASETS
 from mpisgd.data.augment import AUGMENTS
-from mpisgd.experiment import step_times, stragglers
+from mpisgd.experiment import own, step_times, stragglers
+from mpisgd.experiment.own import ALLREDUCES, ARRAYS
 from mpisgd.models import HIDDEN, MODELS
 from mpisgd.training.learning_rates import SCHEDULES
-from mpisgd.values import options, units
+from mpisgd.values import options, plugins, units
 from mpisgd.values.errors import UsageError, nearest
 
 # Bytes in a bucket of minibatch-overlap. A message of n bytes wastes 1 / (1 + n / (alpha / beta))
 # of its time on latency; alpha / beta is 62 kB at 25 us and 20 Gbps, so here about a fifth. Larger
 # ones would leave the small nets that CPUs train with nothing to overlap.
 BUCKET = 1 << 18
-
-ALLREDUCES = (*SCHEDULES_OF, *(f"hierarchical:{inner}" for inner in SCHEDULES_OF))
 
 
 def _option(default: Any, kind: options.Kind, help: str, flag: str | None = None) -> Any:
@@ -56,7 +55,9 @@ def _step_time() -> options.Kind:
 class Experiment:
     """One training run. `None` means not given; `resolved` fills in what follows from the rest."""
 
-    algorithm: str = _option("minibatch", options.one_of(NAMES), "how ranks learn together")
+    algorithm: str = _option(
+        "minibatch", plugins.kind("algorithm", NAMES), "how ranks learn together"
+    )
     tau: int | None = _option(None, options.whole(1), "local steps between averages [4]")
     delay: int | str | None = _option(
         None, options.or_word(options.whole(0), "auto"), "steps an average has time for [1]"
@@ -103,7 +104,9 @@ class Experiment:
     ramp: int | None = _option(
         None, options.whole(0), "steps in which staleness rises to that [3 epochs]"
     )
-    allreduce: str = _option("butterfly", options.one_of(ALLREDUCES), "schedule of the averages")
+    allreduce: str = _option(
+        "butterfly", plugins.kind("allreduce", ALLREDUCES), "schedule of the averages"
+    )
     chunks: int = _option(1, options.whole(1, 200), "pieces a message is cut in")
     progress: str = _option(
         "poll",
@@ -113,11 +116,11 @@ class Experiment:
     network: str | None = _option(
         None, options.text(), "network of --virtual, a preset or a .toml file [ideal]"
     )
-    model: str = _option("mlp", options.one_of(MODELS), "what is trained")
+    model: str = _option("mlp", plugins.kind("model", MODELS), "what is trained")
     hidden: tuple[int, ...] | None = _option(
         None, options.wholes(1, 10**6), "units of mlp's layers [64], channels of convolutions"
     )
-    data: str = _option("digits", options.one_of(DATASETS), "what it is trained on")
+    data: str = _option("digits", plugins.kind("data", DATASETS, ARRAYS), "what it is trained on")
     data_path: str | None = _option(None, options.text(), "folder or file of the data")
     data_samples: int | None = _option(
         None,
@@ -171,6 +174,10 @@ class Experiment:
     scaling: str | None = _option(
         None, options.one_of(("weak", "strong")), "what a set of runs is part of"
     )
+    plugin_options: tuple[str, ...] | None = _option(
+        None, own.kind(), "an option of a plug-in, several times for several", "set"
+    )
+    plugin_sha256: tuple[str, ...] | None = field(default=None, metadata={})
     ranks: int = field(default=1, metadata={})
 
     @classmethod
@@ -202,6 +209,7 @@ class Experiment:
         self._check_taken(place, hint)
         for mistake in chain(self._unfitting(), self._unfitting_updates(), self._out_of_range()):
             raise mistake
+        own.check(self)
 
     def check_world(self, virtual: bool) -> None:
         """UsageError for what only the other world can do."""
@@ -214,7 +222,7 @@ class Experiment:
 
     def _check_taken(self, place: str, hint: str) -> None:
         """UsageError for an option that the algorithm does not have and others do."""
-        takes = OPTIONS[self.algorithm]
+        takes = own.takes(self.algorithm)
         takers = {name for names in OPTIONS.values() for name in names}
         for option in fields(self):
             name = option.name
@@ -266,13 +274,14 @@ class Experiment:
         for name in ("rmsprop_decay", "momentum", "outer_momentum", "ema"):
             if (value := getattr(self, name)) == 1.0:
                 yield UsageError(f"--{name.replace('_', '-')}", value, "a number in [0, 1)")
-        tau, delay = self.tau or 4, self.delay if self.delay is not None else 1
-        if "delay" in OPTIONS[self.algorithm] and isinstance(delay, int) and delay > tau:
+        filled = {**asdict(self), **self._defaults()}
+        tau, delay = filled["tau"], filled["delay"]
+        if isinstance(delay, int) and tau is not None and delay > tau:
             yield UsageError("--delay", delay, f"at most --tau, which is {tau}")
 
     def resolved(self, ranks: int, samples: int) -> "Experiment":
         """With every default that depends on the rest, or on the data, filled in."""
-        takes = OPTIONS[self.algorithm]
+        takes = own.takes(self.algorithm)
         values = self._defaults()
         if "servers" in takes:
             values |= self._resolved_servers(ranks)
@@ -290,6 +299,7 @@ class Experiment:
             values["step_time_s"] = step_times.seconds(self.step_time_s, self.batch)
         elif self.step_time_s is None and (calibrated := resolved._calibrated_step()) is not None:
             values |= {"step_time_from": self.network, "step_time_s": calibrated}
+        values |= own.settled(self, ranks)
         return replace(resolved, **values, steps=steps, evaluate_every=every)
 
     def _defaults(self) -> dict[str, Any]:
@@ -302,7 +312,8 @@ class Experiment:
             defaults["xi"] = {"convex": 0.25, "delta": 1.0, "overwrite": 0.0}[self.merge]
         if self.delay == "auto":
             del defaults["tau"]  # follows from the delay, see tuning
-        takes = OPTIONS[self.algorithm]
+        defaults |= own.defaults(self.algorithm)
+        takes = own.takes(self.algorithm)
         values = {
             name: default
             for name, default in defaults.items()
@@ -345,7 +356,7 @@ class Experiment:
     @property
     def workers(self) -> int:
         """Ranks that compute gradients; of a resolved experiment."""
-        if "servers" not in OPTIONS[self.algorithm] or self.colocated:
+        if self.algorithm not in POLICIES or self.colocated:
             return self.ranks
         return self.ranks - (self.servers or 1)
 

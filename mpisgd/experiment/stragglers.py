@@ -9,6 +9,7 @@ A specification is one or more terms with commas between them; their factors mul
     pareto:ALPHA[:P]  with probability P (1), a Pareto variable >= 1 with that tail
     trace:FILE        numbers in a text file, a row a step, a column a rank; both repeat
     3:die@100         rank 3 dies when it begins step 100
+    FILE.py:NAME      what the function NAME(rank, step) in a file returns; or package.module:NAME
 
 Ranks are counted from 0 among those that compute: with parameter servers, the workers. A rank's
 draws depend on the seed, the rank and the step alone. No number is above 1e6, no product above 1e9.
@@ -25,6 +26,7 @@ from typing import NoReturn
 import numpy as np
 
 from allreduce import files
+from mpisgd.values import plugins
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import Kind
 from mpisgd.values.units import plain
@@ -36,7 +38,7 @@ LARGEST_TRACE = 1 << 24  # bytes
 LONGEST = 1e9  # times as long as usual: an infinite time would be that of a dead rank
 ALLOWED = (
     "terms such as 3:5x, 1-3:2x, exponential, shifted:0.5, lognormal:0.5, pareto:1.5:0.1, "
-    "trace:FILE, 3:die@100, with commas"
+    "trace:FILE, 3:die@100, FILE.py:NAME, with commas"
 )
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
@@ -52,6 +54,7 @@ class Straggler:
     deaths: dict[int, int] = field(default_factory=dict)
     draws: list[Draw] = field(default_factory=list)
     traces: list[np.ndarray] = field(default_factory=list)
+    own: list[Callable[[int, int], float]] = field(default_factory=list)
     _blocks: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict)
 
     def factor(self, rank: int, step: int) -> float:
@@ -64,6 +67,8 @@ class Straggler:
                 factor *= slow
         for trace in self.traces:
             factor *= float(trace[(step - 1) % len(trace), rank % trace.shape[1]])
+        for function in self.own:
+            factor *= _positive(function, rank, step)
         if self.draws:
             factor *= self._drawn(rank, step)
         return min(factor, LONGEST)
@@ -163,6 +168,9 @@ def _add(straggler: Straggler, term: str) -> None:
 
 def _add_draw(straggler: Straggler, term: str) -> None:
     name, _, rest = term.partition(":")
+    if plugins.is_path(term) and name != "trace":
+        straggler.own.append(plugins.find("straggler", term))
+        return
     if name == "trace":
         straggler.traces.append(_trace(rest))
         return
@@ -188,6 +196,15 @@ def _add_draw(straggler: Straggler, term: str) -> None:
         straggler.draws.append(_pareto(alpha, chance))
     else:
         raise ValueError
+
+
+def _positive(function: Callable[[int, int], float], rank: int, step: int) -> float:
+    """A user's factor. UsageError for one that makes no time."""
+    factor = function(rank, step)
+    if not isinstance(factor, int | float) or not 0 < factor <= LARGEST:
+        allowed = f"{factor!r} for rank {rank}, step {step}; a number > 0 up to {LARGEST:g}"
+        raise UsageError("--straggler", getattr(function, "name", None), allowed)
+    return float(factor)
 
 
 def _pareto(alpha: float, chance: float) -> Draw:

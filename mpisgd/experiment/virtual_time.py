@@ -1,12 +1,12 @@
 """What an experiment says of virtual time: network, schedule of averages, a step's seconds."""
 
-from allreduce.algorithms import build
 from allreduce.errors import AllreduceError
 from allreduce.network import Network, network
 from allreduce.schedule import Schedule
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.stragglers import StepTimer, step_timer
 from mpisgd.values.errors import UsageError
+from mpisgd.values.schedules import build
 
 VIRTUAL_STEP_S = 1e-3  # seconds of a virtual step when --step-time does not say
 

@@ -60,6 +60,25 @@ class Classes:
         return float(losses.double().sum()), int((outputs.argmax(1) == targets).sum())
 
 
+class Own(Classes):
+    """The loss of a user's module, `loss(outputs, targets)`, or else that of classes."""
+
+    def __init__(self, module: Any):
+        self.own = getattr(module, "loss", None)
+
+    def loss(self, outputs: Any, inputs: Any, targets: Any) -> Any:
+        if self.own is None:
+            return super().loss(outputs, inputs, targets)
+        return self.own(outputs, targets)
+
+    def sums(self, outputs: Any, inputs: Any, targets: Any) -> tuple[float, int]:
+        """Correct where the largest output is the target's, in a table (samples, classes)."""
+        if self.own is None:
+            return super().sums(outputs, inputs, targets)
+        correct = (outputs.argmax(1) == targets).sum() if outputs.ndim == 2 else 0
+        return float(self.own(outputs, targets)) * len(targets), int(correct)
+
+
 class TorchModel:
     """A module whose parameters lie in forward order, and its loss.
 
@@ -217,10 +236,20 @@ class TorchModel:
 
 
 def _macs(module: Any, net: Net) -> dict[str, int]:
-    """Multiply-adds of one sample in each convolution and full layer, by the module's name."""
+    """Multiply-adds of one sample in each convolution and full layer, by the module's name; in a
+    module that nothing describes its weights, in each part that has some."""
+    if not net.chain:
+        owned = ((n, list(p.parameters(recurse=False))) for n, p in module.named_modules())
+        return {name: sum(each.numel() for each in some) for name, some in owned if some}
     names = [n for n, part in module.named_modules() if isinstance(part, nn.Conv2d | nn.Linear)]
     works = [layer.macs for layer in lower(net) if layer.macs]
     return dict(zip(names, works, strict=True))
+
+
+def wrap(name: str, dataset: Dataset, make: Callable[[], Any]) -> TorchModel:
+    """A user's module, which `make` builds, for the samples of `dataset`."""
+    sample = tuple(dataset.train_inputs.shape[1:])
+    return TorchModel(name, Net(name, sample, ()), make, Own(make()))
 
 
 def build_net(dataset: Dataset, options: ModelOptions) -> TorchModel:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from mpisgd.algorithms import ALGORITHMS
+from mpisgd.algorithms.policies import POLICIES
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.predict import costs, devices, epoch, nets, networks, paleo
 from mpisgd.predict.devices import Device
@@ -134,7 +134,7 @@ def summary(runs: Sequence[GridRun], cluster: Cluster) -> str:
 
 
 def _has_servers(run: GridRun) -> bool:
-    return run.experiment.algorithm not in ALGORITHMS
+    return run.experiment.algorithm in POLICIES
 
 
 def _inner(allreduce: str) -> str:

@@ -29,6 +29,7 @@ from mpisgd.submit import estimate, settings
 from mpisgd.submit.runs import GridRun
 from mpisgd.values.errors import UsageError, nearest
 from mpisgd.values.options import Kind, one_of, switch, whole
+from mpisgd.values.plugins import as_text, is_path
 
 KEYS = ("scaling", "options", "runs", "exclude", "slurm", "predict")
 MOST_RUNS = 10_000
@@ -39,6 +40,8 @@ MORE: dict[str, tuple[str, Kind, Any]] = {
     "global-batch": ("global_batch", whole(1), None),
 }
 FOR_ONE = "options of one algorithm go in [options.NAME] or [runs.NAME]"
+
+SET = "set"  # a table of options for plug-ins
 
 Choices = dict[str, list[Any]]
 Values = dict[str, Any]
@@ -119,11 +122,11 @@ def _tables(path: str, key: str, table: Mapping[str, Any]) -> list[dict[str, Any
 
 
 def _block(place: str, table: Mapping[str, Any]) -> Block:
-    plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    plain = {key: v for key, v in table.items() if not isinstance(v, dict) or key == SET}
     each = {}
     for name, options in table.items():
-        if isinstance(options, dict):
-            if name not in ALGORITHMS:
+        if isinstance(options, dict) and name != SET:
+            if name not in ALGORITHMS and not is_path(name):
                 allowed = f"no algorithm, so it can't be a table; there are {', '.join(ALGORITHMS)}"
                 raise UsageError(f"{place}.{name}", None, allowed)
             if "algorithm" in options:
@@ -137,6 +140,9 @@ def _choices(place: str, table: Mapping[str, Any]) -> Choices:
     choices: Choices = {}
     for key, given in table.items():
         where = f"{place}.{key}"
+        if key == SET:
+            choices |= _set_choices(where, given)
+            continue
         if key == "scaling":
             raise UsageError(where, None, "stands at the top of the file, for all its runs")
         if key not in OPTIONS:
@@ -153,6 +159,19 @@ def _choices(place: str, table: Mapping[str, Any]) -> Choices:
         if any(isinstance(value, dict) for value in listed):
             raise UsageError(where, None, f"no table, but {kind.allowed}")
         choices[name] = [kind.read(where, value) for value in listed]
+    return choices
+
+
+def _set_choices(place: str, table: Any) -> Choices:
+    """`set.NAME` -> texts, of a table of plug-ins' options."""
+    if not isinstance(table, dict):
+        raise UsageError(place, table, "a table of plug-ins' options")
+    choices = {}
+    for name, given in table.items():
+        listed = given if isinstance(given, list) else [given]
+        if not listed or any(isinstance(value, list | dict) for value in listed):
+            raise UsageError(f"{place}.{name}", None, "a value, or a list of at least one")
+        choices[f"{SET}.{name}"] = [as_text(value) for value in listed]
     return choices
 
 
@@ -200,7 +219,7 @@ def _without(
     for number, exclusion in enumerate(excluded, 1):
 
         def matches(values: Values, exclusion: Choices = exclusion) -> bool:
-            return all(values.get(n, defaults[n]) in allowed for n, allowed in exclusion.items())
+            return all(values.get(n, defaults.get(n)) in v for n, v in exclusion.items())
 
         place = f"{path}: exclude[{number}]"
         if not exclusion:
@@ -215,7 +234,9 @@ def _without(
 
 def _run(path: str, place: str, scaling: str, values: Values) -> GridRun:
     """One run, its batch by the rule of `scaling`. UsageError for what does not go together."""
-    given = dict(values)
+    given = {name: value for name, value in values.items() if not name.startswith(f"{SET}.")}
+    own = {name.partition(".")[2]: values[name] for name in values if name not in given}
+    given |= {SET: own} if own else {}
     ranks, virtual = given.pop("ranks", None), given.pop("virtual", False)
     whole_batch = given.pop("global_batch", None)
     if ranks is None:
@@ -237,7 +258,8 @@ def _run(path: str, place: str, scaling: str, values: Values) -> GridRun:
         experiment.check_world(virtual)
         experiment.resolved(ranks, 1)  # what the number of ranks does not allow
     except UsageError as mistake:
-        foreign = set(given) & set().union(*TAKES.values()) - set(TAKES[str(given["algorithm"])])
+        taken = TAKES.get(str(given["algorithm"]))
+        foreign = taken is not None and set(given) & set().union(*TAKES.values()) - set(taken)
         raise UsageError(f"{place}: {mistake}" + (f"; {FOR_ONE}" if foreign else "")) from None
     return GridRun(replace(experiment, ranks=ranks), virtual)
 

@@ -6,11 +6,13 @@ and logs, NAME.NUMBER.out or NAME.log.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from mpisgd.experiment.experiment import Experiment, flag
+from mpisgd.values import plugins
 
 # A run that was tried before goes on from its newest checkpoint. One a few minutes is cheap, and
 # bounds what the death of a node can cost.
@@ -35,8 +37,10 @@ class GridRun:
         have more options.
         """
         e = self.experiment
-        schedule = e.allreduce.replace(":", "-")
-        return f"{e.algorithm}-{schedule}-{e.ranks}ranks-seed{e.seed}-{self._digest()}"
+        return (
+            f"{_short(e.algorithm)}-{_short(e.allreduce)}-{e.ranks}ranks-seed{e.seed}-"
+            f"{self._digest()}"
+        )
 
     @property
     def tasks(self) -> int:
@@ -97,8 +101,15 @@ def option_words(experiment: Experiment) -> list[str]:
         value = getattr(experiment, option.name)
         if not option.metadata or (value == option.default and option.name != "algorithm"):
             continue
-        words.append(f"--{flag(option)}" + ("" if value is True else f"={_text(value)}"))
+        each = value if option.name == "plugin_options" else [value]
+        words += [f"--{flag(option)}" + ("" if v is True else f"={_text(v)}") for v in each]
     return words
+
+
+def _short(name: str) -> str:
+    """A name as part of a file's: of a plug-in what stands behind its file."""
+    behind = name.rpartition(":")[2] if plugins.is_path(name) else name
+    return re.sub(r"[^\w.-]", "-", behind)
 
 
 def _text(value: Any) -> str:

@@ -105,6 +105,12 @@ def text() -> Kind:
     return Kind("a text that is not empty", parse)
 
 
+def words() -> Kind:
+    """A list of texts."""
+    each = text()
+    return Kind("a list of texts", lambda value: tuple(each.parse(word) for word in list(value)))
+
+
 def switch() -> Kind:
     """True or false."""
 

@@ -1,0 +1,46 @@
+"""All-reduces by name: those of `allreduce`, and the user's, verified before they run."""
+
+from collections.abc import Iterable, Sequence
+
+from allreduce import algorithms
+from allreduce.errors import ScheduleError
+from allreduce.schedule import Schedule
+from allreduce.verify import verify
+from mpisgd.values import plugins
+from mpisgd.values.errors import UsageError
+
+_right: set[tuple[str, str, int]] = set()  # name, digest and ranks of what has been verified
+
+
+def build(
+    name: str, size: int, nodes: Sequence[int] | None = None, *, verified: bool = True
+) -> Schedule:
+    """The schedule of the all-reduce `name`, as allreduce.algorithms.build; or what a plug-in
+    makes of `size`, which must be right, unless it need not be `verified`.
+
+    Raises ScheduleError for a name that nothing has, UsageError for a plug-in that is wrong.
+    """
+    try:
+        return algorithms.build(name, size, nodes)
+    except ScheduleError as error:
+        if size < 1 or not plugins.is_known("allreduce", name):
+            raise ScheduleError(f"{error}, {plugins.SYNTAX}") from None
+    plugin = plugins.find("allreduce", name)
+    schedule = plugin(size)
+    if not isinstance(schedule, Schedule) or schedule.size != size:
+        raise UsageError(plugin.option, name, f"gives no Schedule of {size} ranks")
+    if verified and (key := (name, plugin.digest, size)) not in _right:
+        try:
+            verify(schedule)
+        except ScheduleError as wrong:
+            raise UsageError(plugin.option, name, f"is no all-reduce: {wrong}") from None
+        _right.add(key)
+    return schedule.named(name)
+
+
+def digests(names: Iterable[str], size: int) -> dict[str, str]:
+    """The sha256 of the code of each plug-in among `names`, which is right for `size` ranks."""
+    own = [name for name in names if plugins.is_path(name)]
+    for name in own:
+        build(name, size)
+    return {name: plugins.find("allreduce", name).digest for name in own}
