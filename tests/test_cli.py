@@ -77,6 +77,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("train --step-time=-1ms", ["--step-time", "'-1ms'", "20ms"]),
     ("train --evaluate-every=-1", ["--evaluate-every", "'-1'", ">= 0"]),
     ("train --deadline 0", ["--deadline", "'0'", "at least 0.1 s"]),
+    ("train --set beta", ["--set", "'beta'", "NAME=VALUE"]),
     ("train --scaling big", ["--scaling", "'big'", "weak, strong"]),
     ("train --virtual 0", ["--virtual", "'0'", "1..8192"]),
     ("train --virtual many", ["--virtual", "'many'", "1..8192"]),

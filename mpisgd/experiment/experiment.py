@@ -6,15 +6,13 @@ from itertools import chain
 from typing import Any
 
 from allreduce import files
-from mpisgd.algorithms import NAMES, OPTIONS
+from mpisgd.algorithms import OPTIONS
 from mpisgd.algorithms.policies import POLICIES
-from mpisgd.data import DATASETS
 from mpisgd.data.augment import AUGMENTS
 from mpisgd.experiment import own, step_times, stragglers
-from mpisgd.experiment.own import ALLREDUCES, ARRAYS
-from mpisgd.models import HIDDEN, MODELS
+from mpisgd.models import HIDDEN
 from mpisgd.training.learning_rates import SCHEDULES
-from mpisgd.values import options, plugins, units
+from mpisgd.values import options, units
 from mpisgd.values.errors import UsageError, nearest
 
 # Bytes in a bucket of minibatch-overlap. A message of n bytes wastes 1 / (1 + n / (alpha / beta))
@@ -55,9 +53,7 @@ def _step_time() -> options.Kind:
 class Experiment:
     """One training run. `None` means not given; `resolved` fills in what follows from the rest."""
 
-    algorithm: str = _option(
-        "minibatch", plugins.kind("algorithm", NAMES), "how ranks learn together"
-    )
+    algorithm: str = _option("minibatch", own.NAMED["algorithm"], "how ranks learn together")
     tau: int | None = _option(None, options.whole(1), "local steps between averages [4]")
     delay: int | str | None = _option(
         None, options.or_word(options.whole(0), "auto"), "steps an average has time for [1]"
@@ -104,9 +100,7 @@ class Experiment:
     ramp: int | None = _option(
         None, options.whole(0), "steps in which staleness rises to that [3 epochs]"
     )
-    allreduce: str = _option(
-        "butterfly", plugins.kind("allreduce", ALLREDUCES), "schedule of the averages"
-    )
+    allreduce: str = _option("butterfly", own.NAMED["allreduce"], "schedule of the averages")
     chunks: int = _option(1, options.whole(1, 200), "pieces a message is cut in")
     progress: str = _option(
         "poll",
@@ -116,11 +110,11 @@ class Experiment:
     network: str | None = _option(
         None, options.text(), "network of --virtual, a preset or a .toml file [ideal]"
     )
-    model: str = _option("mlp", plugins.kind("model", MODELS), "what is trained")
+    model: str = _option("mlp", own.NAMED["model"], "what is trained")
     hidden: tuple[int, ...] | None = _option(
         None, options.wholes(1, 10**6), "units of mlp's layers [64], channels of convolutions"
     )
-    data: str = _option("digits", plugins.kind("data", DATASETS, ARRAYS), "what it is trained on")
+    data: str = _option("digits", own.NAMED["data"], "what it is trained on")
     data_path: str | None = _option(None, options.text(), "folder or file of the data")
     data_samples: int | None = _option(
         None,

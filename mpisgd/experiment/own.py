@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 ALLREDUCES = (*SCHEDULES_OF, *(f"hierarchical:{inner}" for inner in SCHEDULES_OF))
 TABLES = {"algorithm": NAMES, "model": MODELS, "data": DATASETS, "allreduce": ALLREDUCES}
 ARRAYS = ".npz"  # a data set in a file of its own
+NAMED = {
+    registry: plugins.kind(registry, table, ARRAYS if registry == "data" else "")
+    for registry, table in TABLES.items()
+}
 # Keywords that are no options: fields of an Experiment, by their names.
 FIELDS = {
     "algorithm": {name for algorithm in ALGORITHMS for name in OPTIONS[algorithm]},
