@@ -11,7 +11,7 @@ from allreduce.errors import Stalled
 from mpisgd.data import load
 from mpisgd.data.shards import Sampler
 from mpisgd.store import recording
-from mpisgd.store.recording import COLUMNS, Recorder
+from mpisgd.store.recording import NAMES, Recorder
 from mpisgd.values.errors import UsageError
 
 
@@ -84,7 +84,7 @@ def recorders(size: int, **options: Any) -> tuple[Store, list[Recorder]]:
 
 def fill(recorder: Recorder, rank: int, steps: range) -> None:
     for step in steps:
-        columns = dict.fromkeys(COLUMNS, step + rank / 8)
+        columns = dict.fromkeys(NAMES, step + rank / 8)
         recorder.step(step, columns | {"rate": 0.5 / step})
 
 
@@ -127,6 +127,12 @@ def test_a_rank_that_hands_nothing_over_is_named():
         second.finish()
     with pytest.raises(Stalled, match=r"rank 0 waited .* for rank 2 to hand over its records"):
         first.finish()
+
+
+def test_a_column_that_the_schema_lacks_is_refused_and_not_dropped():
+    _, (recorder,) = recorders(1)
+    with pytest.raises(UsageError, match="/steps column 'gradient_norm'"):
+        recorder.step(1, {"step_s": 1.0, "gradient_norm": 2.0})
 
 
 def test_someone_may_watch_the_steps():

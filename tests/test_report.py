@@ -158,6 +158,46 @@ def test_strong_scaling_keeps_the_global_batch_and_gives_karp_flatt(tmp_path):
     assert karp_flatt(1.0, 1) is None
 
 
+@pytest.mark.parametrize(
+    ("times", "curves"), [((32, 16, 8), 1), ((20, 20, 20), 1), ((32, 16, 9), 0), ((32, 32, 8), 1)]
+)
+def test_strong_scaling_may_give_a_smaller_batch_less_time(tmp_path, times, curves):
+    for ranks, ms in zip((1, 2, 4), times, strict=True):
+        made(tmp_path / f"{ranks}.h5", ranks=ranks, step_s=ms / 1e3, step_time_s=ms / 1e3,
+             scaling="strong", batch=32 // ranks)  # fmt: skip
+    runs = opened(*sorted(tmp_path.iterdir()))
+    rows = scaling(runs)
+    assert len({r["base"] for r in rows}) == curves
+    if times[0] != times[1]:
+        assert len(rows) == 3 * curves
+    differs = [line for line in notes(runs) if "not the same workload" in line]
+    assert len(differs) == (len(rows) < 3)
+
+
+def test_what_merges_throw_away_is_no_speed_up(tmp_path):
+    for ranks in (1, 8):
+        made(tmp_path / f"{ranks}.h5", ranks=ranks, steps=48, scaling="weak", **DASGD)
+    one, eight = scaling(opened(tmp_path / "1.h5", tmp_path / "8.h5"))
+    assert (eight["speedup"], eight["efficiency"]) == (8, 1)
+    share = (48 - 0.75 * 3 * 11) / 48
+    assert one["effective_speedup"] == pytest.approx(share)
+    assert eight["effective_efficiency"] == pytest.approx(share)
+    assert eight["effective_samples_per_s"] == pytest.approx(share * eight["samples_per_s"])
+
+
+@pytest.mark.parametrize(("steps", "step_s", "few"), [(28, 1.5, True), (32, 1.0, False)])
+def test_the_median_of_few_rounds_is_not_taken(tmp_path, steps, step_s, few):
+    """Rounds of 1 and 2 s a step in turn, the last one of 1 s: the training time sees both."""
+    with Writer(tmp_path / "a.h5", kind="train", config=DASGD, environment={}, ranks=1) as store:
+        seconds = [1.0 if k // 4 % 4 else 2.0 for k in range(steps)]
+        store.steps(0, 1, {"step_s": seconds, "compute_s": seconds})
+        store.evaluation(step=steps, time_s=1.5 * steps)
+        store.complete({})
+    values = row(read(tmp_path / "a.h5"), "a")
+    assert (values["step_s"], values["rounds"]) == (step_s, steps // 4)
+    assert any("fewer than 8 rounds" in line for line in notes(opened(tmp_path / "a.h5"))) == few
+
+
 def test_equal_runs_are_combined_by_their_median_time(tmp_path):
     made(tmp_path / "base.h5", ranks=1, scaling="weak")
     for seed, time in enumerate((1.0, 2.0, 50.0)):

@@ -13,10 +13,10 @@ import pytest
 
 from mpisgd.cli import main
 from mpisgd.report.collect import Named
+from mpisgd.report.columns import meanings
 from mpisgd.report.figures import draw, encoded
 from mpisgd.report.html import page
 from mpisgd.report.sections import filled, report
-from mpisgd.report.terms import TERMS
 from mpisgd.report.trace import timeline
 from mpisgd.store.reader import read
 from mpisgd.store.writer import Writer
@@ -112,9 +112,9 @@ def test_what_a_file_was_made_with_is_folded_twice(made, text):
 
 
 def test_the_page_explains_its_columns(made, text):
-    shown = {c.key for s in made.sections if not s.long for c in filled(s)}
-    for key in shown & set(TERMS):
-        meaning = html.escape(TERMS[key]).replace("&#x27;", "&#39;")
+    shown = meanings(filled(s) for s in made.sections if not s.long)
+    for key in shown:
+        meaning = html.escape(shown[key]).replace("&#x27;", "&#39;")
         assert f'title="{meaning}"' in text
         assert f"<dt>{key}</dt><dd>{meaning}</dd>" in text
     assert "results/README.md" not in text
@@ -161,7 +161,7 @@ def test_figures_come_in_three_forms(tmp_path):
 
 
 def test_a_missing_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"matplotlib.*pip install -e '\.\[plot\]'"):
         draw(report([run_of(tmp_path / "a.h5")]))
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)

@@ -11,8 +11,9 @@ import pytest
 from mpisgd import cli
 from mpisgd.cli import main
 from mpisgd.commands import report as command
-from mpisgd.report import accounting, sections, servers, terms
+from mpisgd.report import accounting, sections, servers
 from mpisgd.report.collect import Named
+from mpisgd.report.columns import meanings
 from mpisgd.report.figures import draw
 from mpisgd.report.sections import report
 from mpisgd.store.reader import read
@@ -139,7 +140,7 @@ def test_step_seconds_of_servers_are_of_all_and_of_each(tmp_path):
     )  # fmt: skip
     assert whole["step_s"] == pytest.approx(0.005)
     assert whole["step_s"] * whole["steps"] == pytest.approx(whole["time_s"])
-    assert "with servers" in terms.TERMS["step_s"]
+    assert "with servers" in meanings(sections.TABLES)["step_s"]
 
 
 def test_without_one_version_an_update_there_are_no_arrivals():
@@ -236,12 +237,12 @@ def test_what_is_written_is_not_printed_as_well(tmp_path, capsys):
 
 
 def test_every_column_is_explained(capsys):
-    tables = [value for value in vars(sections).values() if isinstance(value, tuple)]
-    found = {
-        column.key for table in tables for column in table if isinstance(column, sections.Column)
-    }
-    found |= set(sections.benchmarks.KEYS)
-    assert found == set(terms.TERMS)
+    found = meanings(sections.TABLES)
+    assert all(found.values())
+    for table in sections.TABLES:
+        assert table[0].essential
+        keys = [column.key for column in table]
+        assert len(set(keys)) == len(keys)
     assert main(["report", "--columns"]) == 0
     assert capsys.readouterr().out.count("\n") == len(found)
     assert {"servers", "shards", "staleness", "arrivals"} < set(command.TABLES)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from mpisgd.cli import main
-from mpisgd.report import sections, views
-from mpisgd.report.benchmarks import KEYS
-from mpisgd.report.terms import TERMS
+from mpisgd.report import sections
+from mpisgd.report.columns import meanings
 from mpisgd.store.writer import Writer
 
 FIT = 120  # characters of a first look at files with short names
@@ -55,6 +54,9 @@ def folder(tmp_path_factory):
         train(made / f"{name}.h5", config)
     bench(made / "bench.h5")
     return made
+
+
+TERMS = meanings(sections.TABLES)
 
 
 @pytest.fixture
@@ -187,16 +189,3 @@ def test_a_loss_stands_in_for_an_accuracy(capsys, tmp_path):
     found = headings(printed(capsys, str(tmp_path / "a.h5"), "--table", "runs"))
     assert "loss" in found
     assert "accuracy" not in found
-
-
-def test_every_essential_column_is_one_of_its_table():
-    tables = {
-        "runs": sections.RUNS, "servers": sections.SERVERS, "shards": sections.SHARDS,
-        "targets": sections.TARGETS, "scaling": sections.SCALING,
-    }  # fmt: skip
-    for name, columns in tables.items():
-        assert set(views.ESSENTIAL[name]) <= {column.key for column in columns}
-        assert columns[0].key in views.ESSENTIAL[name]
-    of_benches = {*KEYS, "file", "clock", "lab_rate", "progress", "polls", "hidden"}
-    assert set(views.ESSENTIAL["bench"]) <= of_benches
-    assert set(views.ESSENTIAL) == {*tables, "bench"}

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.files and (written or not explained):
         raise UsageError("FILES", None, "name result files, or folders of them")
     if explained:
-        from mpisgd.report.terms import legend
+        from mpisgd.report.sections import legend
 
         arguments.columns = None
         if not written:

@@ -16,14 +16,12 @@ from mpisgd.servers.roles import Builder
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import ServedWorker
 from mpisgd.store.recording import Recorder, Rows, Store
+from mpisgd.store.schema import group
 from mpisgd.training.parameters import Parameters
 from mpisgd.worlds.mpi import CommunicatorSite
 from mpisgd.worlds.mpi_servers import MpiServerSite, MpiWorkerSite, Scheduler
 
-COLUMNS = (
-    "server", "update", "worker", "step", "version_read", "staleness", "used", "samples",
-    "arrived_s", "waited_s",
-)  # fmt: skip
+COLUMNS = tuple(field.name for field in group("updates"))
 
 
 class Served:

@@ -3,43 +3,131 @@
 A step time alone would mislead: see `training.effective`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mpisgd.mpi.lab import LAB
+from mpisgd.report import columns
+from mpisgd.report.columns import (
+    ALGORITHM,
+    ALLREDUCE,
+    CLOCK,
+    EFFECTIVE_STEPS,
+    FILE,
+    LAB_RATE,
+    RANKS,
+    folded,
+    shown,
+)
 from mpisgd.store.reader import Run
+from mpisgd.store.schema import group
 from mpisgd.training.effective import effective_steps
+from mpisgd.values.tables import Column
 
-PARTS = ("compute", "update", "poll", "wait")
+PARTS = tuple(f.name.removesuffix("_s") for f in group("steps") if f.report == "share")
+MEANS = tuple(field for field in group("steps") if field.report == "mean")
+FEW_ROUNDS = 8  # fewer than these have no median
+
+
+class Facts:
+    """One run, and what its columns have in common, computed once. Raises DamagedFile."""
+
+    def __init__(self, run: Run, name: str):
+        self.run, self.name, self.config = run, name, run.config
+        self.speed = speed(run)
+
+    @property
+    def effective_steps(self) -> float:
+        return effective_steps(self.config, self.speed["steps"])
+
+    @property
+    def effective_step_s(self) -> float | None:
+        share = _divided(self.effective_steps, self.speed["steps"])
+        return _divided(self.speed["step_s"], share)
+
+
+def _setting(key: str, meaning: str, essential: bool = False) -> Column:
+    return Column(key, "", meaning, "", essential, lambda facts: facts.config.get(key))
+
+
+def _speed(
+    key: str, meaning: str, unit: str = "1", form: str = "", essential: bool = False
+) -> Column:
+    return Column(key, form, meaning, unit, essential, lambda facts: facts.speed[key])
+
+
+def _last(key: str, meaning: str, form: str = "", essential: bool = False) -> Column:
+    return Column(key, form, meaning, "1", essential, lambda facts: last(facts.run, key))
+
+
+TAU = _setting("tau", "local steps between averages", True)
+DELAY = _setting("delay", "steps an average has time for", True)
+XI = _setting("xi", "share of a rank's own parameters in a convex merge", True)
+BATCH = _setting("batch", "samples of a rank's step")
+SEED = _setting("seed", "of everything random")
+RUNS = (
+    FILE._replace(of=lambda facts: facts.name),
+    ALGORITHM._replace(of=lambda facts: facts.config.get("algorithm")),
+    ALLREDUCE._replace(
+        of=lambda f: None if f.config.get("servers") else f.config.get("allreduce")
+    ),
+    RANKS._replace(of=lambda facts: facts.run.ranks),
+    TAU, DELAY, XI,
+    _setting("merge", "how an average enters the parameters"),
+    _speed("steps", "steps that every rank has done; with servers, those of the last evaluation",
+           "", essential=True),
+    _speed("steps_per_s", "steps over training time, the final average included", "1/s"),
+    _speed("samples_per_s", "used samples over training time", "1/s"),
+    *(_speed(f"{field.name.removesuffix('_s')}_share",
+             f"share of a step's time: {field.meaning}; with servers, of all workers' steps",
+             form=".1%", essential=field.name == "wait_s")
+      for field in group("steps") if field.report == "share"),
+    _speed("other_share", "share of a step's time: the rest", form=".1%"),
+    *(_speed(field.name, f"{field.meaning}: mean over steps and ranks", field.unit)
+      for field in MEANS),
+    _last("loss", "test loss at the end, of the averaged model", essential=True),
+    _last("accuracy", "test accuracy at the end, of the averaged model", ".4f", True),
+    _last("ema_accuracy", "test accuracy of the moving average of the parameters", ".4f"),
+    EFFECTIVE_STEPS._replace(of=lambda facts: facts.effective_steps),
+    _speed("step_s", "seconds of a step: median over rounds of tau steps, on the rank that took "
+           f"longest; of fewer than {FEW_ROUNDS} rounds time_s over steps; with servers too, the "
+           "pace of all together: see own_step_s, slowest_step_s", "s", essential=True),
+    _speed("rounds", "whole rounds of tau steps, which step_s is the median of", ""),
+    Column("effective_step_s", "",
+           "step_s over the share of effective steps: compare this, not step_s", "s", True,
+           lambda facts: facts.effective_step_s),
+    _speed("time_s", "training seconds, evaluations excluded", "s"),
+    CLOCK._replace(of=lambda facts: clock(facts.run)),
+    shown(LAB_RATE)._replace(of=lambda facts: lab_rate(facts.run)),
+    Column("state", "", "complete, or partial: as far as a killed run got", "", True,
+           lambda facts: "complete" if facts.run.complete else "partial"),
+    Column("restarts", "", "how often the run was resumed from a checkpoint", "1", True,
+           lambda facts: len(facts.run.restarts)),
+    _setting("model", "what was trained"), _setting("data", "the data set"), BATCH,
+    _setting("rate", "the learning rate, before its schedule"),
+    _setting("scaling", "weak: each rank its batch; strong: one batch shared; as the runs say"),
+    _setting("step_time_s", "seconds that --step-time gave the gradient of a step"), SEED,
+    Column("hosts", "", "machines that the ranks were on", of=lambda facts: hosts(facts.run)),
+)  # fmt: skip
+RULE = (TAU, DELAY, XI, BATCH, SEED)  # what tells runs of one algorithm apart, in other tables
+TARGETS = (
+    FILE, ALGORITHM, RANKS, *map(folded, RULE),
+    Column("target", "", "test accuracy to reach, fixed beforehand", "", True),
+    Column("reached", "", "whether it was; a target not reached stays a row", "", True),
+    Column("time_s", "", "training seconds, evaluations excluded", "s", True),
+    Column("steps", "", "steps that every rank has done", "", True),
+    shown(EFFECTIVE_STEPS),
+    Column("samples_computed", "", "samples whose gradients were computed, all ranks", "", True),
+    Column("samples_used", "", "of them, those whose gradients reached an update"),
+    CLOCK,
+)  # fmt: skip
 
 
 def row(run: Run, name: str) -> dict[str, Any]:
-    """One row of the comparing table; None where the file does not say. Raises DamagedFile."""
-    config = run.config
-    values: dict[str, Any] = {
-        "file": name,
-        "algorithm": config.get("algorithm"),
-        "allreduce": None if config.get("servers") else config.get("allreduce"),
-        "ranks": run.ranks,
-        **{key: config.get(key) for key in ("tau", "delay", "xi", "merge")},
-        "clock": clock(run),
-        "lab_rate": lab_rate(run),
-        "state": "complete" if run.complete else "partial",
-        "restarts": len(run.restarts),
-        **{key: config.get(key) for key in ("model", "data", "batch", "rate", "seed")},
-        "step_time_s": config.get("step_time_s"),
-        "hosts": hosts(run),
-    }
-    values |= speed(run)
-    done = values["steps"]
-    values["effective_steps"] = effective_steps(config, done)
-    share = _divided(values["effective_steps"], done)
-    values["effective_step_s"] = _divided(values["step_s"], share)
-    for key in ("loss", "accuracy", "ema_accuracy"):
-        values[key] = last(run, key)
-    return values
+    """One row of RUNS; None where the file does not say. Raises DamagedFile."""
+    return columns.row(RUNS, Facts(run, name))
 
 
 def hosts(run: Run) -> int | None:
@@ -63,10 +151,11 @@ def lab_rate(run: Run) -> str | None:
 def speed(run: Run) -> dict[str, Any]:
     """Steps, seconds, rates and shares of step time, evaluations excluded.
 
-    step_s: see `step_seconds`. steps_per_s and samples_per_s: over the whole training time, the
-    final average included; samples are those that were used. With servers, whose workers each go
-    their own way, steps are those of the last evaluation, and step_s is the time over them; shares
-    are of all that any of them did, since the slow ones did fewer steps.
+    step_s: see `step_seconds`; of few rounds, whose median may miss or exaggerate the one step of a
+    round that waits, the training time over the steps. steps_per_s and samples_per_s: over the
+    whole training time, the final average included; samples are those that were used. With servers,
+    whose workers each go their own way, steps are those of the last evaluation, and step_s is the
+    time over them; shares are of all that any of them did, since the slow ones did fewer steps.
     """
     done = _reported(run)
     served = bool(run.config.get("servers"))
@@ -85,11 +174,12 @@ def speed(run: Run) -> dict[str, Any]:
         f"{part}_share": _divided(float(np.nansum(values)), total) if values.size else None
         for part, values in spent.items()
     }
+    rounds = None if served else done // (run.config.get("tau") or 1)
     if served:
         done = int(last(run, "step") or done)
-        step_s = _divided(time_s, done)
-    else:
-        step_s = step_seconds(steps, run.config.get("tau") or 1)
+    few = rounds is None or rounds < FEW_ROUNDS
+    step_s = _divided(time_s, done) if few else step_seconds(steps, run.config.get("tau") or 1)
+    means = {field.name: _mean(_rows(run, field.name, looked_at)) for field in MEANS}
     known = [share for share in shares.values() if share is not None]
     return {
         "steps": done,
@@ -97,7 +187,9 @@ def speed(run: Run) -> dict[str, Any]:
         "steps_per_s": _divided(done, time_s),
         "samples_per_s": _divided(samples, time_s),
         "step_s": step_s,
+        "rounds": rounds,
         **shares,
+        **means,
         "other_share": max(0.0, 1 - sum(known)) if known else None,
     }
 
@@ -155,29 +247,30 @@ def targets(run: Run, name: str, wanted: Sequence[float]) -> list[dict[str, Any]
     for target in wanted:
         found = np.flatnonzero(accuracy >= target)
         at = int(found[0]) if len(found) else None
-        values: dict[str, Any] = {
-            "file": name,
-            "algorithm": run.config.get("algorithm"),
-            "ranks": run.ranks,
-            "target": target,
-            "reached": "not reached" if at is None else "reached",
-            "clock": clock(run),
-        }
-        for key, column in TARGET_COLUMNS.items():
-            stored = run.evaluation.get(column)
-            values[key] = None if at is None or stored is None else stored[at].item()
-        step = values["steps"]
-        values["effective_steps"] = None if step is None else effective_steps(run.config, step)
-        rows.append(values)
+        step = _stored(run, "step", at)
+        rows.append(
+            {
+                "file": name,
+                "algorithm": run.config.get("algorithm"),
+                "ranks": run.ranks,
+                **{column.key: run.config.get(column.key) for column in RULE},
+                "target": target,
+                "reached": "not reached" if at is None else "reached",
+                "time_s": _stored(run, "time_s", at),
+                "steps": step,
+                "effective_steps": None if step is None else effective_steps(run.config, step),
+                "samples_computed": _stored(run, "samples_computed", at),
+                "samples_used": _stored(run, "samples_used", at),
+                "clock": clock(run),
+            }
+        )
     return rows
 
 
-TARGET_COLUMNS: Mapping[str, str] = {
-    "time_s": "time_s",
-    "steps": "step",
-    "samples_computed": "samples_computed",
-    "samples_used": "samples_used",
-}
+def _stored(run: Run, column: str, at: int | None) -> Any:
+    """One value of a column of /evaluation; None where there is none."""
+    stored = run.evaluation.get(column)
+    return None if at is None or stored is None else stored[at].item()
 
 
 def _reported(run: Run, most: bool = False) -> int:
@@ -196,3 +289,9 @@ def _rows(run: Run, name: str, done: int) -> np.ndarray:
 
 def _divided(value: float | None, by: float | None) -> float | None:
     return None if value is None or not by else value / by
+
+
+def _mean(values: np.ndarray) -> float | None:
+    """Over what was reported: floats that are numbers, whole numbers that are not negative."""
+    known = values[np.isfinite(values) if values.dtype.kind == "f" else values >= 0]
+    return float(known.mean()) if known.size else None

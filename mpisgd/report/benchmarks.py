@@ -1,16 +1,46 @@
 """Benchmark files as rows: what was measured, with quantiles of the longest rank."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mpisgd.report.accounting import clock, lab_rate
 from mpisgd.report.collect import Named
+from mpisgd.report.columns import ALGORITHM, CLOCK, FILE, LAB_RATE, RANKS, shown
+from mpisgd.values.tables import Column
 
-KEYS = (
-    "algorithm", "part", "ranks", "bytes", "dtype", "in_place", "chunks", "repetitions", "median_s",
-    "p10_s", "p90_s", "ci_low_s", "ci_high_s", "algbw_GBps", "busbw_GBps", "wrong",
+COLUMNS = (
+    FILE, ALGORITHM,
+    Column("part", "", "of a benchmark: communication, work, or what of the first is exposed", "",
+           True),
+    RANKS,
+    Column("bytes", "", "bytes of a rank's message", "", True),
+    Column("dtype", "", "type of its elements"),
+    Column("in_place", "", "whether source and result are one buffer", "", True),
+    Column("chunks", "", "pieces that a message is cut in", "", True),
+    Column("repetitions", "", "how often it was measured"),
+    Column("median_s", "", "median seconds (benchmarks: of the rank that took longest)", "s", True),
+    Column("p10_s", "", "a tenth took at most so many seconds", "s", True),
+    Column("p90_s", "", "nine tenths took at most so many seconds", "s", True),
+    Column("ci_low_s", "", "low end of the median's 95 % interval"),
+    Column("ci_high_s", "", "high end of the median's 95 % interval"),
+    Column("algbw_GBps", "", "bytes over seconds, 10^9 bytes a second", "GB/s"),
+    Column("busbw_GBps", "", "algbw times 2 (p - 1) / p: what the link carries", "GB/s", True),
+    Column("wrong", "", "results that were not what they should be", "1", True),
+    Column("progress", "", "what moves a message on while there is work: poll or thread", "", True),
+    Column("polls", "", "looks at it in that time", "", True),
+    Column("hidden", ".3f", "share of the communication that the work hides", "1", True),
+    CLOCK, shown(LAB_RATE),
 )  # fmt: skip
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+    """COLUMNS, and what else the benchmarks of these rows stored, before the last two."""
+    known = {column.key for column in COLUMNS}
+    more = dict.fromkeys(key for row in rows for key in row if key not in known)
+    stored = "as the benchmark stored it"
+    return (*COLUMNS[:-2], *(Column(key, meaning=stored) for key in more), *COLUMNS[-2:])
 
 
 def rows(named: Named) -> list[dict[str, Any]]:

@@ -67,7 +67,9 @@ def breakdown(rows: Sequence[dict[str, Any]], time: str) -> Any:
     for part in PARTS:
         shares = [row[f"{part}_share"] or 0.0 for row in rows]
         width = np.array([row["step_s"] for row in rows]) * shares * 1e3
-        axes.barh(range(len(rows)), width, left=left, label=part, color=PART_COLOURS[part])
+        axes.barh(
+            range(len(rows)), width, left=left, label=part, color=PART_COLOURS.get(part, "#bbbbbb")
+        )
         left += width
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
     axes.invert_yaxis()

@@ -12,9 +12,9 @@ from typing import Any
 
 from mpisgd import __version__
 from mpisgd.report.collect import Named
+from mpisgd.report.columns import meanings
 from mpisgd.report.figures import draw, encoded
 from mpisgd.report.sections import Report, filled
-from mpisgd.report.terms import TERMS
 from mpisgd.values.errors import MissingExtra
 from mpisgd.values.tables import Column, render
 
@@ -40,12 +40,11 @@ def page(report: Report) -> str:
         files("mpisgd.report").joinpath("page.html").read_text()
     )
     sections = [_table(section) for section in report.sections if not section.long]
-    shown = {heading for section in sections for heading in section["headings"]}
+    legend = meanings(filled(section) for section in report.sections if not section.long)
     return template.render(
         version=__version__,
         sections=sections,
-        meanings=TERMS,
-        legend=[(key, meaning) for key, meaning in TERMS.items() if key in shown],
+        legend=legend,
         figures=[_figure(name, figure) for name, figure in draw(report).items()],
         notes=report.notes,
         problems=report.problems,

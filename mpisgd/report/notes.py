@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from mpisgd.report.accounting import clock, effective_share, lab_rate
+from mpisgd.report.accounting import FEW_ROUNDS, clock, effective_share, lab_rate, speed
 from mpisgd.report.collect import Named
 from mpisgd.training.effective import idle
 
@@ -27,9 +27,11 @@ def notes(runs: Sequence[Named]) -> list[str]:
     found += _assumed(train)
     found += _unequal("clock", "wall and virtual seconds are not comparable", runs, _clock)
     found += _unequal("machine", "machines differ, times are not comparable", real, machine)
+    found += _few_rounds(train)
     for key in WORKLOAD:
-        message = f"{key} differs, so these are not the same workload"
-        found += _unequal(key, message, train, partial(_frozen, key))
+        if key != "step_time_s" or not steps_alike(train):
+            message = f"{key} differs, so these are not the same workload"
+            found += _unequal(key, message, train, partial(_equal, key))
     if any(named.run.config.get("data") == "digits" for named in train):
         found.append(
             "digits do not rank algorithms: 360 test images, so that 1 point of accuracy is less "
@@ -67,8 +69,31 @@ def machine(named: Named) -> str:
 
 
 def workload(named: Named) -> tuple[Hashable, ...]:
-    """What must be equal for runs to be put on one curve."""
-    return tuple(_frozen(key, named) for key in WORKLOAD)
+    """What must be equal for runs to be put on one curve, but for `steps_alike`."""
+    return tuple(_equal(key, named) for key in WORKLOAD if key != "step_time_s")
+
+
+def steps_alike(runs: Sequence[Named]) -> bool:
+    """Whether --step-time is that of one workload: the same, or under strong scaling in proportion
+    to a rank's batch."""
+    configs = [named.run.config for named in runs]
+    if len({config.get("step_time_s") for config in configs}) < 2:
+        return True
+    if any(config.get("scaling") != "strong" for config in configs):
+        return False
+    per_sample = {
+        f"{_number(config.get('step_time_s')) / (config.get('batch') or 1):.6g}"
+        for config in configs
+    }
+    return len(per_sample) == 1
+
+
+def _equal(key: str, named: Named) -> Hashable:
+    """What is held equal: under strong scaling the batch of all ranks together."""
+    value = named.run.config.get(key)
+    if key == "batch" and named.run.config.get("scaling") == "strong":
+        return f"{(value or 0) * named.run.ranks} of all ranks"
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _unequal(
@@ -115,6 +140,21 @@ def _assumed(train: Sequence[Named]) -> list[str]:
     return found
 
 
+def _few_rounds(train: Sequence[Named]) -> list[str]:
+    """Whose step_s is no median, since that of few rounds may miss the one step that waits."""
+    few = [
+        named.name
+        for named in train
+        if (found := speed(named.run))["steps"] and found["rounds"] in range(FEW_ROUNDS)
+    ]
+    if not few:
+        return []
+    return [
+        f"fewer than {FEW_ROUNDS} rounds of tau steps: step_s is the training time over the steps, "
+        f"start-up included: {_listed(few)}"
+    ]
+
+
 def _hidden(named: Named) -> list[str]:
     """Why overlap gained little: backward ends with the last bucket, which nothing hides."""
     share = _number(named.run.summary.get("last_bucket_share"))
@@ -124,11 +164,6 @@ def _hidden(named: Named) -> list[str]:
         f"minibatch-overlap can hide little: the last bucket, which begins when the gradient is "
         f"done, holds {share:.0%} of the bytes: {named.name}"
     ]
-
-
-def _frozen(key: str, named: Named) -> Hashable:
-    value = named.run.config.get(key)
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _number(value: Any) -> float:

@@ -9,14 +9,36 @@ from collections.abc import Hashable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from mpisgd.report.accounting import clock, speed
+from mpisgd.report.accounting import clock, effective_share, speed
 from mpisgd.report.collect import Named
-from mpisgd.report.notes import WORKLOAD, machine, workload
+from mpisgd.report.columns import ALGORITHM, ALLREDUCE, CLOCK, RANKS
+from mpisgd.report.notes import machine, steps_alike, workload
+from mpisgd.values.tables import Column
 
 RULE = (
     "algorithm", "allreduce", "tau", "delay", "xi", "merge", "bucket_bytes", "chunks", "progress",
 )  # fmt: skip
 NAMES = ("algorithm", "allreduce")  # of the rule: columns of their own
+
+SCALING = (
+    Column("scaling", "", "weak: each rank its batch; strong: one batch shared; as the runs say",
+           "", True),
+    ALGORITHM, ALLREDUCE,
+    Column("settings", "", "what of its rule tells a curve from others of its algorithm", "", True),
+    CLOCK, RANKS,
+    Column("runs", "", "equal runs that the row is a median of"),
+    Column("samples_per_s", "", "used samples over training time", "1/s", True),
+    Column("speedup", ".3f", "samples per second over those of the base", "1", True),
+    Column("efficiency", ".1%", "speedup over the ranks' ratio to the base", "1", True),
+    Column("effective_samples_per_s", "",
+           "samples per second whose work outlived the merges: compare algorithms by these", "1/s"),
+    Column("effective_speedup", ".3f", "effective samples per second over all those of the base",
+           "1"),
+    Column("effective_efficiency", ".1%", "effective_speedup over the ranks' ratio to the base",
+           "1", True),
+    Column("karp_flatt", ".4f", "the serial share that explains a strong speed-up", "1"),
+    Column("base", "", "what speed-ups are over: the fewest ranks", "", True),
+)  # fmt: skip
 
 Points = dict[int, list[Named]]  # of a curve: equal runs by their ranks
 
@@ -28,7 +50,8 @@ def scaling(runs: Sequence[Named]) -> list[dict[str, Any]]:
         config = named.run.config
         if named.run.kind == "train" and config.get("scaling") in ("weak", "strong"):
             curves.setdefault(_curve(named), {}).setdefault(named.run.ranks, []).append(named)
-    drawn = [points for points in curves.values() if len(points) > 1]
+    alike = [points for curve in curves.values() for points in _alike(curve)]
+    drawn = [points for points in alike if len(points) > 1]
     return [row for points in drawn for row in _rows(points, _settings(points, drawn))]
 
 
@@ -62,6 +85,8 @@ def _rows(points: Points, settings: str | None) -> list[dict[str, Any]]:
         run = points[ranks][0].run
         factor = ranks / base_ranks
         speedup = rate / base if rate and base else None
+        share = effective_share(run)
+        effective = speedup * share if speedup else None
         strong = run.config.get("scaling") == "strong"
         rows.append(
             {
@@ -75,6 +100,9 @@ def _rows(points: Points, settings: str | None) -> list[dict[str, Any]]:
                 "samples_per_s": rate,
                 "speedup": speedup,
                 "efficiency": speedup / factor if speedup else None,
+                "effective_samples_per_s": rate * share if rate else None,
+                "effective_speedup": effective,
+                "effective_efficiency": effective / factor if effective else None,
                 "karp_flatt": karp_flatt(speedup, factor) if strong and speedup else None,
                 "base": f"{base_ranks} rank{'s'[: base_ranks > 1]}: {points[base_ranks][0].name}",
             }
@@ -96,11 +124,20 @@ def _samples_per_s(runs: Sequence[Named]) -> float | None:
     return 1 / median(times) if times else None
 
 
+def _alike(points: Points) -> list[Points]:
+    """The curve; where the runs' step times are of several workloads, one for each step time."""
+    runs = [named for equal in points.values() for named in equal]
+    if steps_alike(runs):
+        return [points]
+    split: dict[Any, Points] = {}
+    for named in runs:
+        own = split.setdefault(named.run.config.get("step_time_s"), {})
+        own.setdefault(named.run.ranks, []).append(named)
+    return list(split.values())
+
+
 def _curve(named: Named) -> Hashable:
     """What is equal along a curve. Strong scaling keeps the global batch, weak that of a rank."""
     config = named.run.config
-    same = list(workload(named))
-    if config["scaling"] == "strong":
-        same[WORKLOAD.index("batch")] = (config.get("batch") or 0) * named.run.ranks
     rule = tuple(config.get(key) for key in RULE)
-    return (config["scaling"], clock(named.run), machine(named), rule, tuple(same))
+    return (config["scaling"], clock(named.run), machine(named), rule, workload(named))

@@ -4,78 +4,27 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpisgd.report import accounting, benchmarks, notes, scaling, servers, views
+from mpisgd.report import accounting, benchmarks, columns, notes, scaling, servers, views
 from mpisgd.report.collect import Named
 from mpisgd.values import tables
 from mpisgd.values.tables import Column
 
-RUNS = (
-    Column("file"), Column("algorithm"), Column("allreduce"), Column("ranks"), Column("tau"),
-    Column("delay"), Column("xi"), Column("merge"), Column("steps"), Column("steps_per_s"),
-    Column("samples_per_s"), Column("compute_share", ".1%"), Column("update_share", ".1%"),
-    Column("poll_share", ".1%"), Column("wait_share", ".1%"),
-    Column("other_share", ".1%"), Column("loss"),
-    Column("accuracy", ".4f"), Column("ema_accuracy", ".4f"),
-    Column("effective_steps", ".6g"), Column("step_s"), Column("effective_step_s"),
-    Column("time_s"), Column("clock"), Column("lab_rate"), Column("state"), Column("restarts"),
-    Column("model"), Column("data"), Column("batch"), Column("rate"), Column("step_time_s"),
-    Column("seed"), Column("hosts"),
-)  # fmt: skip
-TARGETS = tuple(
-    Column(key) for key in ("file", "algorithm", "ranks", "target", "reached",
-                            *accounting.TARGET_COLUMNS, "effective_steps", "clock")
-)  # fmt: skip
-SCALING = (
-    Column("scaling"), Column("algorithm"), Column("allreduce"), Column("settings"),
-    Column("clock"), Column("ranks"),
-    Column("runs"), Column("samples_per_s"), Column("speedup", ".3f"), Column("efficiency", ".1%"),
-    Column("karp_flatt", ".4f"), Column("base"),
-)  # fmt: skip
-SERVERS = (
-    Column("file"), Column("algorithm"), Column("ranks"), Column("servers"), Column("workers"),
-    Column("colocated"), Column("backups"), Column("group"), Column("updates", ".6g"),
-    Column("used_gradients", ".6g"), Column("dropped_gradients", ".6g"), Column("given_up", ".6g"),
-    Column("late_gradients", ".6g"), Column("used_share", ".1%"), Column("used_samples", ".6g"),
-    Column("dropped_samples", ".6g"), Column("late_samples", ".6g"), Column("used_samples_per_s"),
-    Column("staleness_mean"), Column("staleness_max"), Column("update_s"), Column("own_step_s"),
-    Column("slowest_step_s"), Column("waited_s"), Column("clock"),
-)  # fmt: skip
-SHARDS = (
-    Column("file"), Column("algorithm"), Column("workers"), Column("server"), Column("updates"),
-    Column("used_gradients"), Column("dropped_gradients"), Column("given_up"),
-    Column("late_gradients"), Column("used_samples"), Column("dropped_samples"),
-    Column("late_samples"), Column("staleness_mean"),
-    Column("staleness_p10"), Column("staleness_median"), Column("staleness_p90"),
-    Column("staleness_max"), Column("update_s"), Column("waited_s"), Column("clock"),
-)  # fmt: skip
-STALENESS = (
-    Column("file"), Column("algorithm"), Column("workers"), Column("server"), Column("staleness"),
-    Column("up_to"), Column("gradients"), Column("share", ".1%"), Column("clock"),
-)  # fmt: skip
-ARRIVALS = (
-    Column("file"), Column("algorithm"), Column("workers"), Column("k"), Column("updates"),
-    Column("mean_s"), Column("p10_s"), Column("median_s"), Column("p90_s"), Column("max_s"),
-    Column("clock"),
-)  # fmt: skip
 MANY_SHARDS = 24  # rows
 MORE = "more columns: --columns all; what they mean: --columns"
 
-UNITS = {
-    "steps_per_s": "1/s", "samples_per_s": "1/s", "step_s": "s", "effective_step_s": "s",
-    "time_s": "s", "effective_steps": "steps", "loss": "1", "accuracy": "1", "ema_accuracy": "1",
-    "compute_share": "1", "update_share": "1", "poll_share": "1", "wait_share": "1",
-    "other_share": "1", "speedup": "1", "efficiency": "1", "karp_flatt": "1", "median_s": "s",
-    "p10_s": "s", "p90_s": "s", "algbw_GBps": "GB/s", "busbw_GBps": "GB/s", "wrong": "1",
-    "updates": "1", "used_gradients": "1", "dropped_gradients": "1", "given_up": "1",
-    "used_share": "1", "used_samples": "1", "dropped_samples": "1", "used_samples_per_s": "1/s",
-    "staleness_mean": "updates", "staleness_max": "updates", "update_s": "s", "waited_s": "s",
-    "own_step_s": "s", "slowest_step_s": "s", "late_gradients": "1", "late_samples": "1",
-    "restarts": "1", "mean_s": "s", "max_s": "s", "gradients": "1", "share": "1",
-}  # fmt: skip
+TABLES = (
+    accounting.RUNS, servers.RUNS, servers.SHARDS, servers.STALENESS, servers.ARRIVALS,
+    accounting.TARGETS, scaling.SCALING, benchmarks.COLUMNS,
+)  # fmt: skip
+
+
+def legend() -> str:
+    """What every column of every table means, one a line."""
+    return "\n".join(f"{key}: {meaning}" for key, meaning in columns.meanings(TABLES).items())
 
 
 class Section(NamedTuple):
@@ -109,28 +58,36 @@ def report(
     reached = [row for n in train for row in accounting.targets(n.run, n.name, targets)]
     shards = [row for named in train for row in servers.shards(named)]
     cases = [row for named in runs for row in benchmarks.rows(named)]
-    extra = [
-        key for key in _keys(cases) if key not in (*benchmarks.KEYS, "file", "clock", "lab_rate")
-    ]
-    names = ["file", *benchmarks.KEYS, *extra, "clock", "lab_rate"]
     sections = [
-        Section("runs", "Training runs", ("file",), RUNS, rows),
-        Section("servers", "Runs with parameter servers", ("file",), SERVERS,
-                [row for n in train if (row := servers.row(n)) is not None]),
-        Section("shards", "Shards of the parameters", ("file", "server"), SHARDS,
-                shards, long=len(shards) > MANY_SHARDS),
-        Section("staleness", "Staleness of used gradients", ("file", "server", "staleness"),
-                STALENESS, [row for n in train for row in servers.staleness(n)], long=True),
-        Section("arrivals", "Time to the k-th gradient", ("file", "k"), ARRIVALS,
-                [row for n in train for row in servers.arrivals(n)], long=True),
-        Section("targets", "Time to targets", ("file", "target"), TARGETS, reached),
-        Section("scaling", "Scaling", ("scaling", "algorithm", "allreduce", "ranks"), SCALING,
-                scaling.scaling(runs)),
-        Section("bench", "Benchmarks", ("file", "algorithm", "ranks", "bytes", "in_place"),
-                tuple(Column(name) for name in names), cases),
+        _section("runs", "Training runs", ("file",), accounting.RUNS, rows),
+        _section("servers", "Runs with parameter servers", ("file",), servers.RUNS,
+                 [row for n in train if (row := servers.row(n)) is not None]),
+        _section("shards", "Shards of the parameters", ("file", "server"), servers.SHARDS,
+                 shards, long=len(shards) > MANY_SHARDS),
+        _section("staleness", "Staleness of used gradients", ("file", "server", "staleness"),
+                 servers.STALENESS, [row for n in train for row in servers.staleness(n)],
+                 long=True),
+        _section("arrivals", "Time to the k-th gradient", ("file", "k"), servers.ARRIVALS,
+                 [row for n in train for row in servers.arrivals(n)], long=True),
+        _section("targets", "Time to targets", ("file", "target"), accounting.TARGETS, reached),
+        _section("scaling", "Scaling", ("scaling", "algorithm", "allreduce", "ranks"),
+                 scaling.SCALING, scaling.scaling(runs)),
+        _section("bench", "Benchmarks", ("file", "algorithm", "ranks", "bytes", "in_place"),
+                 benchmarks.columns(cases), cases),
     ]  # fmt: skip
     told = notes.notes(runs) + servers.budget(runs)
     return Report(list(runs), [s for s in sections if s.rows], told, list(problems))
+
+
+def _section(
+    name: str,
+    title: str,
+    label: tuple[str, ...],
+    table: tuple[Column, ...],
+    rows: Sequence[Mapping[str, Any]],
+    long: bool = False,
+) -> Section:
+    return Section(name, title, label, table, columns.checked(name, table, rows), long)
 
 
 def shown(
@@ -138,20 +95,20 @@ def shown(
     form: str,
     table: str | None = None,
     width: int = 0,
-    columns: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
     wrap: int = 0,
 ) -> str:
     """The report as table, json, csv or fom. csv shows one table: `table`, else the first there is.
 
     width: text tables wider than this are cut in blocks of columns; 0 for never. wrap: the same of
-    notes, which go on in the next line. columns: names, or
+    notes, which go on in the next line. names: of columns, or
     ("all",); default: in text the essential ones, else all. UsageError for an unknown name.
     """
     chosen = [s for s in made.sections if table in (None, s.name)]
     if table is None and form != "json":
         chosen = [s for s in chosen if not s.long]
-    if columns is not None and tuple(columns) != (views.ALL,):
-        chosen = _with_columns(chosen, columns)
+    if names is not None and tuple(names) != (views.ALL,):
+        chosen = _with_columns(chosen, names)
     if form == "json":
         page: dict[str, Any] = {
             s.name: json.loads(tables.render(s.columns, s.rows, "json")) for s in chosen
@@ -161,7 +118,7 @@ def shown(
         return tables.render(chosen[0].columns, chosen[0].rows, "csv") if chosen else ""
     if form == "fom":
         return "\n".join(line for section in chosen for line in _fom(section))
-    return _text(chosen, made.notes, width, wrap, whole=columns is not None)
+    return _text(chosen, made.notes, width, wrap, whole=names is not None)
 
 
 def _with_columns(sections: Sequence[Section], names: Sequence[str]) -> list[Section]:
@@ -177,9 +134,9 @@ def _text(
     """Tables, notes and, unless all columns are there, how to see them."""
     parts, left_out = [], False
     for section in sections:
-        columns = filled(section)
-        few = columns if whole else views.essential(section.name, columns, section.rows)
-        left_out |= len(few) < len(columns)
+        filled_ones = filled(section)
+        few = filled_ones if whole else views.essential(filled_ones, section.rows)
+        left_out |= len(few) < len(filled_ones)
         heading = f"{section.title}\n\n" if len(sections) > 1 else ""
         parts.append(heading + _blocks(few, section.rows, width))
     lines = [_wrapped(f"note: {line}", wrap) for line in told]
@@ -200,9 +157,9 @@ def filled(section: Section) -> list[Column]:
     return [c for c in section.columns if any(row.get(c.key) is not None for row in section.rows)]
 
 
-def _blocks(columns: Sequence[Column], rows: Sequence[dict[str, Any]], width: int) -> str:
+def _blocks(chosen: Sequence[Column], rows: Sequence[dict[str, Any]], width: int) -> str:
     """The text table; the first column leads each block of columns when it must be cut."""
-    lead, *rest = columns
+    lead, *rest = chosen
     blocks: list[str] = []
     while rest or not blocks:
         count = len(rest)
@@ -222,9 +179,9 @@ def _fom(section: Section) -> list[str]:
         label = [section.name, *(_word(row.get(key)) for key in section.label)]
         for column in section.columns:
             value = row.get(column.key)
-            if column.key in UNITS and isinstance(value, int | float) and math.isfinite(value):
+            if column.unit and isinstance(value, int | float) and math.isfinite(value):
                 name = ".".join([*filter(None, label), column.key])
-                lines.append(f"FOM name={name} value={value!r} unit={UNITS[column.key]}")
+                lines.append(f"FOM name={name} value={value!r} unit={column.unit}")
     return lines
 
 
@@ -235,7 +192,3 @@ def _word(value: Any) -> str:
     text = str(value)
     text = str(Path(text).with_suffix("")) if text.endswith(".h5") else text
     return re.sub(r"[^A-Za-z0-9_/+-]+", "_", text)
-
-
-def _keys(rows: Sequence[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(key for row in rows for key in row))

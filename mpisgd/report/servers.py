@@ -9,15 +9,107 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.report.accounting import clock, last, own_step_seconds, speed, workers
+from mpisgd.report.accounting import (
+    BATCH,
+    SEED,
+    clock,
+    last,
+    own_step_seconds,
+    speed,
+    workers,
+)
 from mpisgd.report.collect import Named
+from mpisgd.report.columns import ALGORITHM, CLOCK, FILE, RANKS, WORKERS, folded, shown
 from mpisgd.store.reader import Run
+from mpisgd.store.schema import group
+from mpisgd.values.tables import Column
 
 SYNCHRONOUS = ("backup", "timeout")  # of whose updates all gradients are computed at one version
 BINS = 16
 ANSWERED = ("used_gradients", "dropped_gradients", "given_up", "late_gradients")
 
 Columns = Mapping[str, np.ndarray]
+
+
+def _count(key: str, meaning: str, essential: bool = False) -> Column:
+    return Column(key, ".6g", meaning, "1", essential)
+
+
+def _seconds(key: str, meaning: str) -> Column:
+    return Column(key, "", meaning, "s")
+
+
+UPDATES = _count("updates", "updates of a shard; of arrivals, those that had so many gradients",
+                 True)  # fmt: skip
+COUNTS = (
+    _count("used_gradients",
+           "gradients that went into an update; a run with several shards: their mean"),
+    _count("dropped_gradients", "gradients that came and were not used, being of an older version"),
+    _count("given_up", "gradients that workers gave up half-way, told that they were out of date"),
+    _count("late_gradients",
+           "gradients that came after the end, and are not in samples_computed"),
+)  # fmt: skip
+SAMPLES = (
+    _count("used_samples", "samples of used gradients"),
+    _count("dropped_samples", "samples of dropped gradients: computed in vain; with used_samples "
+           "they are the samples_computed of the end"),
+    _count("late_samples", "samples of late gradients"),
+)  # fmt: skip
+STALENESS_MEAN = Column(
+    "staleness_mean", "",
+    "updates of the shard between a used gradient's read and its use, mean", "updates", True,
+)  # fmt: skip
+STALENESS_MAX = Column("staleness_max", "", "the most stale of the used gradients", "updates")
+UPDATE_S = _seconds("update_s", "mean seconds from one update of a shard to the next")
+WAITED_S = _seconds(
+    "waited_s", "mean seconds from a used gradient's arrival to its worker's answer"
+)
+SERVER = Column("server", "", "the shard", "", True)
+RUNS = (
+    FILE, ALGORITHM, folded(RANKS),
+    Column("servers", "", "parameter servers, and so shards of the parameters", "", True),
+    WORKERS,
+    Column("colocated", "", "whether servers live on ranks that compute"),
+    Column("backups", "", "b: workers that an update does without", "", True),
+    Column("group", "", "gradients that an update of softsync waits for", "", True),
+    *map(folded, (BATCH, SEED)), UPDATES, *COUNTS,
+    Column("used_share", ".1%", "used_gradients over all of them", "1", True),
+    *SAMPLES,
+    Column("used_samples_per_s", "",
+           "used_samples over training time: compare sync and backup by this", "1/s", True),
+    STALENESS_MEAN, STALENESS_MAX, UPDATE_S,
+    _seconds("own_step_s", "seconds of a worker's own step, its waiting included: median of the "
+             "workers' medians"),
+    _seconds("slowest_step_s", "the same of the slowest worker"),
+    WAITED_S, CLOCK,
+)  # fmt: skip
+SHARDS = (
+    FILE, folded(ALGORITHM), WORKERS, SERVER, UPDATES, *map(shown, COUNTS[:2]), *COUNTS[2:],
+    *SAMPLES, STALENESS_MEAN,
+    Column("staleness_p10", "", "a tenth of the used gradients is at most so stale"),
+    Column("staleness_median", "", "half of the used gradients is at most so stale"),
+    Column("staleness_p90", "", "nine tenths of the used gradients are at most so stale", "", True),
+    shown(STALENESS_MAX), UPDATE_S, WAITED_S, CLOCK,
+)  # fmt: skip
+STALENESS = (
+    FILE, ALGORITHM, WORKERS, SERVER,
+    Column("staleness", "", "the bin's lowest staleness", "", True),
+    Column("up_to", "", "the bin's highest staleness", "", True),
+    Column("gradients", "", "used gradients in the bin", "1", True),
+    Column("share", ".1%", "of the shard's used gradients", "1", True), CLOCK,
+)  # fmt: skip
+ARRIVALS = (
+    FILE, ALGORITHM, WORKERS,
+    Column("k", "", "the k-th gradient of an update to come, the late ones counted too", "", True),
+    UPDATES,
+    *(Column(key, "", meaning, "s", True) for key, meaning in (
+        ("mean_s", "seconds from the last update to it, mean over updates and shards"),
+        ("p10_s", "a tenth took at most so many seconds"),
+        ("median_s", "median seconds (benchmarks: of the rank that took longest)"),
+        ("p90_s", "nine tenths took at most so many seconds"),
+        ("max_s", "seconds from the last update to it, at most"))),
+    CLOCK,
+)  # fmt: skip
 
 
 def row(named: Named) -> dict[str, Any] | None:
@@ -41,6 +133,8 @@ def row(named: Named) -> dict[str, Any] | None:
         "colocated": bool(config.get("colocated")),
         "backups": config.get("backups"),
         "group": config.get("group"),
+        "batch": config.get("batch"),
+        "seed": config.get("seed"),
         **mean,
         "used_share": mean["used_gradients"] / answered,
         "used_samples_per_s": mean["used_samples"] / time_s if time_s > 0 else None,
@@ -163,8 +257,7 @@ def budget(runs: Sequence[Named]) -> list[str]:
 
 def columns(run: Run) -> Columns:
     """/updates of a run; empty if there are none, or a column is missing."""
-    names = ("server", "update", "worker", "step", "version_read", "staleness", "used", "samples",
-             "arrived_s", "waited_s")  # fmt: skip
+    names = [field.name for field in group("updates")]
     if run.kind != "train" or not set(names) <= set(run.updates):
         return {}
     found = {name: run.updates[name] for name in names}

@@ -12,51 +12,19 @@ from mpisgd.values.tables import Column
 
 ALL = "all"
 PLACE = "--columns"
-ESSENTIAL = {
-    "runs": (
-        "file", "algorithm", "ranks", "tau", "delay", "xi", "steps", "wait_share", "loss",
-        "accuracy", "step_s", "effective_step_s", "lab_rate", "clock", "state", "restarts",
-    ),
-    "servers": (
-        "file", "algorithm", "servers", "workers", "backups", "group", "updates", "used_share",
-        "used_samples_per_s", "staleness_mean", "clock",
-    ),
-    "shards": (
-        "file", "server", "workers", "updates", "used_gradients", "dropped_gradients",
-        "staleness_mean", "staleness_p90", "staleness_max", "clock",
-    ),
-    "targets": (
-        "file", "algorithm", "ranks", "target", "reached", "time_s", "steps", "effective_steps",
-        "samples_computed", "clock",
-    ),
-    "scaling": (
-        "scaling", "algorithm", "settings", "ranks", "samples_per_s", "speedup", "efficiency",
-        "base", "clock",
-    ),
-    "bench": (
-        "file", "algorithm", "part", "ranks", "bytes", "in_place", "chunks", "progress", "polls",
-        "median_s", "p10_s", "p90_s", "busbw_GBps", "hidden", "wrong", "clock",
-    ),
-}  # fmt: skip
 # Of what a row is about, and the same in several tables.
 DESCRIBING = ("file", "algorithm", "allreduce", "ranks", "workers", "clock", "lab_rate")
 # Columns that say something only where a row differs from this.
 USUAL = {"state": "complete", "restarts": 0}
 
 
-def essential(
-    table: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
-) -> list[Column]:
+def essential(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     """Those of `columns` that a first look needs; a loss only where there is no accuracy."""
-    keys = {column.key for column in columns} & set(ESSENTIAL.get(table, ()))
-    if table not in ESSENTIAL:
-        return list(columns)
-    if "accuracy" in keys:
-        keys.discard("loss")
-    for key, usual in USUAL.items():
-        if all(row.get(key) == usual for row in rows):
-            keys.discard(key)
-    return [column for column in columns if column.key in keys]
+    chosen = [column for column in columns if column.essential]
+    usual = {key for key, value in USUAL.items() if all(row.get(key) == value for row in rows)}
+    if any(column.key == "accuracy" for column in chosen):
+        usual.add("loss")
+    return [column for column in chosen if column.key not in usual]
 
 
 def asked_for(text: str) -> tuple[str, ...]:

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpisgd.store.schema import LANES, NAMES, Field, fields
-from mpisgd.values.errors import UsageError
+from mpisgd.store.schema import LANES, NAMES, Field, check_columns, fields
 
 Columns = Mapping[str, np.ndarray]
 
@@ -52,7 +51,7 @@ class MemoryStore:
         self._restarts: list[dict[str, Any]] = []
 
     def steps(self, rank: int, first: int, columns: Columns) -> None:
-        self._known("steps", columns)
+        check_columns("steps", columns)
         self._pieces.append((rank, first, {n: np.array(v, ndmin=1) for n, v in columns.items()}))
 
     def evaluation(self, **row: float) -> None:
@@ -94,14 +93,8 @@ class MemoryStore:
             restarts=self._restarts, **tables,
         )  # fmt: skip
 
-    def _known(self, group: str, names: Iterable[str]) -> None:
-        for name in names:
-            if f"{group}/{name}" not in self._fields:
-                known = [field.name for field in self._fields.values() if field.group == group]
-                raise UsageError(f"/{group} column", name, f"the schema has {', '.join(known)}")
-
     def _append(self, group: str, row: Mapping[str, float]) -> None:
-        self._known(group, row)
+        check_columns(group, row)
         self._rows.setdefault(group, []).append(row)
 
     def _table(self, group: str) -> Columns:

@@ -10,15 +10,13 @@ import numpy as np
 from allreduce.communicator import Communicator, Request
 from allreduce.waiting import wait_for
 from mpisgd.mpi import tags
+from mpisgd.store.schema import Field, check_columns, group
 from mpisgd.training import evaluation
 
-COLUMNS = (
-    "start_s", "step_s", "compute_s", "update_s", "poll_s", "wait_s", "polls", "samples", "loss",
-    "staleness", "used",
-)  # fmt: skip
-SERVED = ("staleness", "used")  # what only workers of servers report
-MORE = ("rate", "flight_start_s", "flight_end_s")  # of the average that arrived in the step
-WIDTH = 1 + len(COLUMNS) + len(MORE)
+STEPS = group("steps")
+NAMES = frozenset(field.name for field in STEPS)
+FLIGHT = ("flight_start_s", "flight_end_s")  # of the averages that arrived in a step: an event
+WIDTH = 1 + len(STEPS) + len(FLIGHT)
 ROWS = 64  # rows in a message
 INTERVAL = 2.0  # s between messages, and between flushes of the file
 ROW, END = 1.0, -1.0  # marks: a row; this rank sends no more
@@ -180,7 +178,7 @@ class Recorder:
             after=lambda: None if store is None else store.flush(),
         )  # fmt: skip
 
-    def step(self, step: int, columns: dict[str, float]) -> None:
+    def step(self, step: int, columns: Mapping[str, float]) -> None:
         """Take one row of /steps."""
         self.rows.add(packed(step, columns))
         if self.on_step is not None:
@@ -202,25 +200,29 @@ class Recorder:
             store_rows(self.store, rank, rows)
 
 
-def packed(step: int, columns: dict[str, float]) -> list[float]:
-    """A row of WIDTH numbers: the step, COLUMNS (-1 where a worker has no server), and MORE."""
-    values = [columns.get(name, -1) if name in SERVED else columns[name] for name in COLUMNS]
-    return [step, *values, *(columns.get(name, math.nan) for name in MORE)]
+def packed(step: int, columns: Mapping[str, float]) -> list[float]:
+    """A row of WIDTH numbers: the step, the columns of /steps (what is not reported as the schema
+    fills it), and FLIGHT. UsageError for a column that the schema lacks."""
+    if not columns.keys() - FLIGHT <= NAMES:
+        check_columns("steps", columns.keys() - FLIGHT)
+    values = [columns.get(field.name, field.fill) for field in STEPS]
+    return [step, *values, *(columns.get(name, math.nan) for name in FLIGHT)]  # type: ignore
 
 
 def store_rows(store: Store, rank: int, rows: np.ndarray) -> None:
     """Rows of `packed`, of consecutive steps, to a store.Writer."""
-    columns = reported(rows[:, 1 : -len(MORE)].T)
-    rate, starts, ends = rows[:, -len(MORE) :].T
-    if rank == 0 and np.isfinite(rate).any():
-        columns["rate"] = rate
+    columns = {
+        field.name: values
+        for field, values in zip(STEPS, rows[:, 1 : 1 + len(STEPS)].T, strict=True)
+        if (rank == 0 or "rank" in field.dims) and _reported(field, values)
+    }
     store.steps(rank, int(rows[0, 0]), columns)
+    starts, ends = rows[:, -len(FLIGHT) :].T
     for row in np.flatnonzero(np.isfinite(ends)):
         step = int(rows[row, 0])
         store.event(rank, "flight", "mean", float(starts[row]), float(ends[row]), step)
 
 
-def reported(table: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns by name, from the rows of `values` turned on their side."""
-    columns = dict(zip(COLUMNS, table, strict=True))
-    return {n: c for n, c in columns.items() if n not in SERVED or (c >= 0).any()}
+def _reported(field: Field, values: np.ndarray) -> bool:
+    """Whether a column holds anything but what stands for nothing."""
+    return bool((~np.isnan(values) if field.dtype.startswith("float") else values >= 0).any())

@@ -1,16 +1,25 @@
-"""What a result file holds: one literal table that writer, reader and results/README.md follow.
+"""What a result file holds: one literal table that recorders, writer, reader, report and
+results/README.md follow. A new column of /steps is one row here, and what a worker reports in it.
 
 `python -m mpisgd.store.schema > results/README.md` renews the page.
 """
 
+from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
+
+from mpisgd.values.errors import UsageError
 
 SCHEMA_VERSION = 1
 KINDS = ("train", "bench")
 
 
 class Field(NamedTuple):
-    """One dataset. `dims` of () is a single JSON text; `fill` stands where nothing was reported."""
+    """One dataset. `dims` of () is a single JSON text; `fill` stands where nothing was reported.
+
+    report: what the table of runs makes of a column of /steps: "share" of a step's time, "mean"
+    over steps and ranks, or nothing.
+    """
 
     path: str
     dims: tuple[str, ...]
@@ -18,6 +27,7 @@ class Field(NamedTuple):
     unit: str
     meaning: str
     kinds: tuple[str, ...] = KINDS
+    report: str = ""
 
     @property
     def group(self) -> str:
@@ -64,12 +74,16 @@ FIELDS = (
     Field("summary", (), "json", "", "what the run says of itself at its end; {} when partial"),
     Field("reason", (), "json", "", "why a partial run ended, if it could tell"),
     Field("steps/start_s", STEP_RANK, "float64", "s", "start of the step, run's clock", TRAIN),
-    Field("steps/compute_s", STEP_RANK, "float64", "s", "the gradient, looks apart", TRAIN),
-    Field("steps/update_s", STEP_RANK, "float64", "s", "optimiser updates and merges", TRAIN),
-    Field("steps/poll_s", STEP_RANK, "float64", "s", "looks at communication in flight", TRAIN),
-    Field("steps/wait_s", STEP_RANK, "float64", "s", "waiting: exposed communication", TRAIN),
+    Field("steps/compute_s", STEP_RANK, "float64", "s", "the gradient, looks apart", TRAIN,
+          "share"),
+    Field("steps/update_s", STEP_RANK, "float64", "s", "optimiser updates and merges", TRAIN,
+          "share"),
+    Field("steps/poll_s", STEP_RANK, "float64", "s", "looks at communication in flight", TRAIN,
+          "share"),
+    Field("steps/wait_s", STEP_RANK, "float64", "s", "waiting: exposed communication", TRAIN,
+          "share"),
     Field("steps/step_s", STEP_RANK, "float64", "s", "the whole step without evaluation", TRAIN),
-    Field("steps/polls", STEP_RANK, "int32", "1", "number of looks in the step", TRAIN),
+    Field("steps/polls", STEP_RANK, "int32", "1", "number of looks in the step", TRAIN, "mean"),
     Field("steps/samples", STEP_RANK, "int32", "1", "samples whose gradient was computed", TRAIN),
     Field("steps/loss", STEP_RANK, "float64", "1", "mean loss of the rank's own batch", TRAIN),
     Field("steps/staleness", STEP_RANK, "int32", "updates", "updates between read and use", TRAIN),
@@ -137,6 +151,20 @@ NAMES = (
 def fields(kind: str) -> tuple[Field, ...]:
     """The datasets of a file of this kind."""
     return tuple(field for field in FIELDS if kind in field.kinds)
+
+
+@cache
+def group(name: str) -> tuple[Field, ...]:
+    """The columns of one group, such as "steps"."""
+    return tuple(field for field in FIELDS if field.group == name)
+
+
+def check_columns(name: str, given: Iterable[str]) -> None:
+    """UsageError for a column that the group does not have: it is never dropped."""
+    known = {field.name: field for field in group(name)}
+    for column in given:
+        if column not in known:
+            raise UsageError(f"/{name} column", column, f"the schema has {', '.join(known)}")
 
 
 def counter(field: Field) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from mpisgd.store import layout
 from mpisgd.store.reader import Run, read
-from mpisgd.store.schema import KINDS, LANES, NAMES, SCHEMA_VERSION, fields
+from mpisgd.store.schema import KINDS, LANES, NAMES, SCHEMA_VERSION, check_columns, fields
 from mpisgd.store.target import begun_path, check_target, partial_path, whole_path
 from mpisgd.values.errors import UsageError
 
@@ -108,8 +108,7 @@ class Writer:
         assert 0 <= rank < self.ranks, rank
         assert len(shapes) <= 1, shapes
         if not self._step_names.issuperset(copies):
-            for name in copies:
-                self._known("steps", name)
+            check_columns("steps", copies)
         if copies and shapes != {(0,)}:
             self._pieces.append((rank, first, copies))
 
@@ -133,8 +132,7 @@ class Writer:
 
     def events(self, array: np.ndarray) -> None:
         """Many intervals: a structured array with (some of) the columns of /events."""
-        for name in array.dtype.names or ():
-            self._known("events", name)
+        check_columns("events", array.dtype.names or ())
         for row in array:
             self._append("events", dict(zip(array.dtype.names or (), row, strict=True)))
 
@@ -222,14 +220,8 @@ class Writer:
     def __exit__(self, kind, error, trace) -> None:
         self.close(None if error is None else f"{kind.__name__}: {error}")
 
-    def _known(self, group: str, name: str) -> None:
-        if f"{group}/{name}" not in self.fields:
-            known = [f.name for f in self.fields.values() if f.group == group]
-            raise UsageError(f"/{group} column", name, f"the schema has {', '.join(known)}")
-
     def _append(self, table: str, row: dict[str, Any]) -> None:
-        for name in row:
-            self._known(table, name)
+        check_columns(table, row)
         self._rows.setdefault(table, []).append(row)
 
     def _flush_steps(self, counts: dict[str, np.ndarray]) -> None:

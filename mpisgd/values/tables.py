@@ -4,17 +4,25 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 FORMATS = ("table", "json", "csv")
 
 
 class Column(NamedTuple):
-    """One column: the key in each row, and how text tables show it (JSON and CSV stay exact)."""
+    """One column: the key in each row, and how text tables show it (JSON and CSV stay exact).
+
+    meaning; unit: of what programs may scrape as a figure; essential: whether a first look needs
+    it; of: how it is computed from what a row is about, where a table does so column by column.
+    """
 
     key: str
     form: str = ""
+    meaning: str = ""
+    unit: str = ""
+    essential: bool = False
+    of: Callable[[Any], Any] | None = None
 
 
 def render(columns: Sequence[Column | str], rows: Iterable[Mapping[str, Any]], form: str) -> str:
