@@ -16,7 +16,7 @@ from mpisgd.data import load
 from mpisgd.drivers.job import Job
 from mpisgd.drivers.launch import averages
 from mpisgd.drivers.rows import Recording
-from mpisgd.drivers.virtual import Run, begun
+from mpisgd.drivers.virtual import begun
 from mpisgd.experiment.building import resolve_for
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.store.reader import read
@@ -83,7 +83,7 @@ class Memory(Recording):
 
 def go(
     experiment: Experiment, saving: Saving, rows: int | None = None, ranks: int = 3
-) -> tuple[Run, Memory]:
+) -> tuple[Any, Memory]:
     """Begin a run, or let it go on, until `rows` rows have been recorded: of /updates with servers,
     of /steps without. It, and what it recorded; Killed with that."""
     experiment = resolve_for(experiment, DIGITS, ranks)

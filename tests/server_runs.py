@@ -92,7 +92,7 @@ def prepare(
     dataset = load(experiment) if dataset is None else dataset
     experiment = resolve_for(experiment, dataset, ranks)
     recording = Kept(ranks)
-    virtual_servers = Served(Job(experiment, dataset), recording).virtual_servers
+    virtual_servers = Served(Job(experiment, dataset), recording).world
     return experiment, Finished(virtual_servers, recording.rows, recording.steps)
 
 

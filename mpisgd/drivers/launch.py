@@ -19,39 +19,12 @@ from mpisgd.values.errors import UsageError
 
 if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times ranks
     from mpisgd.checkpoint.options import Saving
-    from mpisgd.checkpoint.resume import Choice
     from mpisgd.checkpoint.writer import Checkpointing
+    from mpisgd.drivers.mpi import MpiWorld
+    from mpisgd.drivers.virtual import VirtualWorld
     from mpisgd.values.progress import Bar
 
-
-class World(Protocol):
-    """Where a run takes place: see mpi.MpiWorld and virtual.VirtualWorld."""
-
-    virtual: bool
-    rank: int
-    size: int
-
-    def check(self, experiment: Experiment) -> None: ...
-
-    def join(self, deadline: float) -> None: ...
-
-    def agree(self, error: UsageError | None, deadline: float) -> None: ...
-
-    def agree_on(self, what: str, value: str, deadline: float) -> None: ...
-
-    def choose(
-        self, saving: "Saving", experiment: Experiment, dataset: Dataset, output: str | None
-    ) -> "tuple[Choice, Mapping[str, Any]]": ...
-
-    def tuned(self, experiment: Experiment, dataset: Dataset) -> Experiment: ...
-
-    def environment(self, experiment: Experiment) -> dict[str, Any]: ...
-
-    def writer(self, path: str, deadline: float, **options: Any) -> Store: ...
-
-    def train(self, job: Job) -> Outcome: ...
-
-    def leave(self, outcome: Outcome) -> None: ...
+    World = MpiWorld | VirtualWorld
 
 
 class Target(NamedTuple):
@@ -87,7 +60,7 @@ class Launched(NamedTuple):
 
 def launch(
     experiment: Experiment,
-    world: World,
+    world: "World",
     target: Target,
     saving: "Saving | None" = None,
     console: Console | None = None,
@@ -139,7 +112,7 @@ def averages(experiment: Experiment) -> bool:
 
 def _checked(
     experiment: Experiment,
-    world: World,
+    world: "World",
     target: Target,
     saving: "Saving | None",
     dataset: Dataset | None,
@@ -175,7 +148,7 @@ def _try(experiment: Experiment, dataset: Dataset, rank: int) -> None:
         Builder(experiment, dataset).server(None, 0)
 
 
-def _together(world: World, deadline: float, work: Callable[[], Any]) -> Any:
+def _together(world: "World", deadline: float, work: Callable[[], Any]) -> Any:
     """Rank 0 does `work`, whose result it gets; a user's mistake is raised on every rank."""
     error, result = None, None
     if world.rank == 0:
@@ -196,7 +169,7 @@ def _lock(locks: ExitStack, target: Target, saving: "Saving | None") -> None:
 
 
 def _open(
-    world: World,
+    world: "World",
     experiment: Experiment,
     target: Target,
     checkpointing: "Checkpointing | None",

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from allreduce.communicator import Communicator
 from allreduce.errors import Stalled
@@ -30,39 +30,9 @@ from mpisgd.worlds.mpi import CommunicatorSite
 if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times ranks
     from mpisgd.checkpoint.options import Saving
     from mpisgd.checkpoint.resume import Choice
+    from mpisgd.drivers.mpi_served import Served
 
 PATIENCE = 10  # deadlines until all have heard how the run ended: rank 0 may still be at work
-
-
-class Run(Protocol):
-    """Who is on this rank, what is saved of them, and how the run is summed up."""
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def stopping(self) -> bool: ...
-
-    @property
-    def parameters(self) -> Parameters | None:
-        """Those of the last evaluation, where it was made."""
-
-    def ask_to_stop(self) -> None: ...
-
-    def busy(self) -> bool:
-        """Whether the rank may not hear of a stop for long, and will in the end."""
-
-    def run(self) -> None:
-        """To the last message. Raises NotFinite and Stalled."""
-
-    def finish(self) -> set[int]:
-        """Hand over the last rows; ranks that went silent."""
-
-    def evaluation(self) -> Mapping[str, Any]: ...
-
-    def summary(self) -> Mapping[str, Any]: ...
-
-    def close(self) -> None: ...
 
 
 def train(comm: Communicator, job: Job, nodes: Sequence[int] | None = None) -> Outcome:
@@ -101,7 +71,9 @@ def _ended(told: list[tuple[str, bool, int]], step: int) -> tuple[int, str | Non
     return 128 + number, f"stopped by signal {number} after step {step}"
 
 
-def begun(comm: Communicator, job: Job, nodes: Sequence[int], signals: session.Signals) -> Run:
+def begun(
+    comm: Communicator, job: Job, nodes: Sequence[int], signals: session.Signals
+) -> "Averaging | Served":
     """This rank of that run, at its beginning or where it goes on."""
     if job.experiment.algorithm not in POLICIES:
         return Averaging(comm, job, nodes, signals)
@@ -159,6 +131,7 @@ class Averaging:
         self.site.asked_to_stop = True
 
     def busy(self) -> bool:
+        """Whether it may not hear of a stop for long, and will in the end."""
         return self.site.evaluating
 
     def run(self) -> None:
@@ -174,6 +147,7 @@ class Averaging:
             raise Stalled(f"{stall}, at step {self.step}") from None
 
     def finish(self) -> set[int]:
+        """Hand over the last rows; ranks that went silent."""
         self.recorder.finish()
         return set()
 

@@ -1,17 +1,20 @@
 """A run from Python: what `mpisgd train` does, to the same bits, without a command line."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allreduce.communicator import Communicator
 from mpisgd.checkpoint.options import saving
 from mpisgd.data import Dataset
-from mpisgd.drivers.launch import Target, World, launch
+from mpisgd.drivers.launch import Target, launch
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.store.memory import MemoryStore
 from mpisgd.store.result import Result
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import whole
+
+if TYPE_CHECKING:
+    from mpisgd.drivers.launch import World
 
 
 def run(
@@ -57,7 +60,7 @@ def run(
     return Result(read(output), *told)
 
 
-def _world(ranks: int | None, comm: Communicator | None, watched: bool) -> World:
+def _world(ranks: int | None, comm: Communicator | None, watched: bool) -> "World":
     if comm is None:
         from mpisgd.drivers.virtual import VirtualWorld
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,30 +41,7 @@ from mpisgd.worlds.virtual import Clock
 if TYPE_CHECKING:
     from mpisgd.checkpoint.options import Saving
     from mpisgd.checkpoint.resume import Choice
-
-
-class Run(Protocol):
-    """Who is there in a virtual run, what is saved of them, and how it is summed up."""
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def stopping(self) -> bool: ...
-
-    def ask_to_stop(self) -> None: ...
-
-    def run(self) -> None:
-        """To the end. Raises NotFinite and Stalled."""
-
-    def summary(self) -> dict[str, Any]: ...
-
-    @property
-    def parameters(self) -> Parameters | None:
-        """Those of the last evaluation."""
-
-    def evaluate(self, dataset: Dataset) -> tuple[float, float]:
-        """Their loss and accuracy on the test samples of another data set."""
+    from mpisgd.drivers.virtual_served import Served
 
 
 def train(job: Job) -> Outcome:
@@ -73,14 +50,14 @@ def train(job: Job) -> Outcome:
     recording = Recording(store, job.bar, job.experiment.ranks, job.resumed)
     run = begun(job, recording)
     if enough is not None:
-        recording.watch(lambda row: run.ask_to_stop() if enough(row) else None)
+        recording.watch(lambda row: run.world.ask_to_stop() if enough(row) else None)
     code, reason = 0, None
     try:
-        with StopSignals(run.ask_to_stop) as asked:
+        with StopSignals(run.world.ask_to_stop) as asked:
             run.run()
-        if run.stopping and asked.number:
+        if run.first.stopping and asked.number:
             code = 128 + asked.number
-            reason = f"stopped by signal {asked.number} after step {run.step}"
+            reason = f"stopped by signal {asked.number} after step {run.first.step}"
     except NotFinite as failure:
         code, reason = NOT_FINITE, str(failure)
     except Stalled as stall:
@@ -93,10 +70,12 @@ def train(job: Job) -> Outcome:
     if store is not None and not reason:
         store.complete({**recording.last, **run.summary()})
     parameters = None if run.parameters is None else run.parameters.views
-    return Outcome(job.experiment, code, reason, run.step, recording.last, parameters, run.evaluate)
+    return Outcome(
+        job.experiment, code, reason, run.first.step, recording.last, parameters, run.evaluate
+    )
 
 
-def begun(job: Job, recording: Recording) -> Run:
+def begun(job: Job, recording: Recording) -> "Averaging | Served":
     """All ranks of that run, at its beginning or where it goes on."""
     if job.experiment.algorithm not in POLICIES:
         return Averaging(job, recording)
@@ -112,57 +91,48 @@ class Averaging:
         experiment, dataset, checkpointing = job.experiment, job.dataset, job.checkpointing
         self.experiment, self.recording = experiment, recording
         recorders = recording.recorders(experiment.config())
-        if checkpointing is None:
-            self.clock, self.workers = world(experiment, dataset, recorders)
-            return
-        resumed = checkpointing.resumed
+        resumed = job.resumed
         state = {"time_s": 0.0} if resumed is None else resumed.section(RUN)
-        self.clock, self.workers = world(
-            experiment, dataset, recorders, keep=self._save,
-            rests=lambda: checkpointing.rests(state["time_s"]),
-        )  # fmt: skip
-        self._write = checkpointing.checkpoint_writer().write
+        keep: Callable[[list[Worker]], object] | None = None
+        every: list[Rests | None] = []
+        if checkpointing is not None:
+            self._write, keep = checkpointing.checkpoint_writer().write, self._save
+            every = [checkpointing.rests(state["time_s"]) for _ in recorders]
+        self.world, self.workers = world(experiment, dataset, recorders, None, keep, every)
+        self.first = self.workers[0]
         if resumed is not None:
-            self.clock.restore(state)
+            self.world.restore(state)
             for worker in self.workers:
                 worker.restore(resumed.section(str(worker.rank))["worker"])
 
-    @property
-    def step(self) -> int:
-        return self.workers[0].step
-
-    @property
-    def stopping(self) -> bool:
-        return self.workers[0].stopping
-
-    def ask_to_stop(self) -> None:
-        self.clock.ask_to_stop()
-
     def run(self) -> None:
-        self.clock.run([algorithm_run(self.experiment, worker) for worker in self.workers])
+        """To the end. Raises NotFinite and Stalled."""
+        self.world.run([algorithm_run(self.experiment, worker) for worker in self.workers])
 
     def summary(self) -> dict[str, Any]:
-        first, mean = self.workers[0], self.clock.evaluated
-        stated = described(first.model, POOLED) | exposed(
-            first.parameters, self.experiment.bucket_bytes
-        )
+        """What a result file says of the whole run."""
+        first, mean = self.first, self.world.evaluated
+        last_bucket = exposed(first.parameters, self.experiment.bucket_bytes)
+        stated = described(first.model, POOLED) | last_bucket
         return stated | ({} if mean is None else {"parameters_sha256": digest(mean.flat)})
 
     @property
     def parameters(self) -> Parameters | None:
-        return self.clock.evaluated
+        """Those of the last evaluation."""
+        return self.world.evaluated
 
     def evaluate(self, dataset: Dataset) -> tuple[float, float]:
-        assert self.clock.evaluated is not None, "nothing was evaluated"
-        model = self.workers[0].model
+        """Their loss and accuracy on the test samples of another data set."""
+        assert self.world.evaluated is not None, "nothing was evaluated"
+        model = self.first.model
         with pooled(model, np.sum([moments(worker.model) for worker in self.workers], axis=0)):
-            return means(model, dataset, self.clock.evaluated)
+            return means(model, dataset, self.world.evaluated)
 
     def _save(self, workers: list[Worker]) -> None:
         self.recording.flush()
         states = ((str(worker.rank), {"worker": worker.state()}) for worker in workers)
         meta = {"step": workers[0].step, **self.recording.told()}
-        self._write(meta, chain([(RUN, self.clock.state())], states))
+        self._write(meta, chain([(RUN, self.world.state())], states))
 
 
 def world(
@@ -171,7 +141,7 @@ def world(
     recorders: Sequence[Recorder],
     step_time: Callable[[int, int], float] | None = None,
     keep: Callable[[list[Worker]], object] | None = None,
-    rests: Callable[[], Rests | None] = lambda: None,
+    rests: Sequence[Rests | None] = (),
 ) -> tuple[Clock, list[Worker]]:
     """The clock and its workers, nothing begun; `experiment` is resolved, a recorder a rank."""
     cluster = virtual_network(experiment)
@@ -180,7 +150,8 @@ def world(
         step_time or virtual_steps(experiment), chunks=experiment.chunks, seed=experiment.seed,
         keep=keep,
     )  # fmt: skip
-    return clock, [build_worker(experiment, dataset, site, rests()) for site in clock.sites]
+    pairs = zip(clock.sites, rests or [None] * clock.size, strict=True)
+    return clock, [build_worker(experiment, dataset, site, its) for site, its in pairs]
 
 
 class VirtualWorld:

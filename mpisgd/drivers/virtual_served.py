@@ -22,34 +22,24 @@ class Served:
         experiment, checkpointing = job.experiment, job.checkpointing
         builder = Builder(experiment, job.dataset)
         self.recording, self.evaluator = recording, builder.evaluator(recording)
-        self.virtual_servers = VirtualServers(
+        self.world = VirtualServers(
             virtual_network(experiment), builder, virtual_steps(experiment), self.evaluator,
             recording.update, recording.step,
             keep=None if checkpointing is None else self._save,
             rests=None if checkpointing is None else checkpointing.rests(0.0),
         )  # fmt: skip
+        self.first = self.world.servers[0]
         if checkpointing is not None:
             self._write = checkpointing.checkpoint_writer().write
         if job.resumed is not None:
-            self.virtual_servers.restore(job.resumed.sections())
-
-    @property
-    def step(self) -> int:
-        return self.virtual_servers.servers[0].step
-
-    @property
-    def stopping(self) -> bool:
-        return self.virtual_servers.servers[0].stopping
-
-    def ask_to_stop(self) -> None:
-        self.virtual_servers.ask_to_stop()
+            self.world.restore(job.resumed.sections())
 
     def run(self) -> None:
-        self.virtual_servers.run()
-        check_finite(self.virtual_servers.servers, self.evaluator)
+        self.world.run()
+        check_finite(self.world.servers, self.evaluator)
 
     def summary(self) -> dict[str, Any]:
-        return summary(self.virtual_servers.servers, self.evaluator)
+        return summary(self.world.servers, self.evaluator)
 
     @property
     def parameters(self) -> Parameters:
@@ -63,4 +53,4 @@ class Served:
     def _save(self, sections: Mapping[str, Any]) -> None:
         self.recording.flush()
         told = self.recording.told() | {"reported": self.recording.reported}
-        self._write({"step": self.step, **told}, sections.items())
+        self._write({"step": self.first.step, **told}, sections.items())

@@ -96,3 +96,10 @@ def test_every_average_is_recorded_and_ends_after_it_began(mpi: Ranks, tmp_path,
         assert len(events["step"]) == 3 * 100
         assert np.bincount(events["step"])[2::2].tolist() == [3] * 100
         assert (events["end_s"] > events["start_s"]).all()
+
+
+def test_runs_from_python_on_communicators_have_the_bits_of_virtual_ones(mpi: Ranks):
+    done = mpi(6, "run_on_comm.py", "fail", timeout=120)
+    told = sorted(done.stdout.splitlines())
+    assert told[1:] == ["same dasgd", "same softsync"]
+    assert "not finite on rank" in told[0]
