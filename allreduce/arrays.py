@@ -40,9 +40,22 @@ class Host:
 
     name = "numpy"
     module: Any = np
+    block = 1 << 17
+    """Elements that elementwise work should take at a time, so that they stay in the cache."""
 
-    def empty(self, count: int, dtype: np.dtype) -> Any:
+    def empty(self, count: int | tuple[int, ...], dtype: np.dtype) -> Any:
         return np.empty(count, dtype)
+
+    def zeros(self, count: int | tuple[int, ...], dtype: np.dtype) -> Any:
+        return np.zeros(count, dtype)
+
+    def put(self, target: Any, values: Any) -> None:
+        """Values of the host into an array of this memory; they may be changed at once."""
+        target[...] = values
+
+    def get(self, array: Any) -> np.ndarray:
+        """The values on the host, waited for; the same array if it is there."""
+        return array
 
     def copy(self, target: Any, source: Any) -> None:
         target[...] = source
@@ -65,14 +78,27 @@ class Host:
 class Device(Host):
     """Arrays with `__cuda_array_interface__`, worked on by the module they come from."""
 
+    block = sys.maxsize
+
     def __init__(self, module: Any):
         self.module = module
         self.name = module.__name__
         self.stream = module.cuda.get_current_stream()
 
-    def empty(self, count: int, dtype: np.dtype) -> Any:
+    def empty(self, count: int | tuple[int, ...], dtype: np.dtype) -> Any:
         with self.stream:
             return self.module.empty(count, dtype)
+
+    def zeros(self, count: int | tuple[int, ...], dtype: np.dtype) -> Any:
+        with self.stream:
+            return self.module.zeros(count, dtype)
+
+    def put(self, target: Any, values: Any) -> None:
+        target.set(np.ascontiguousarray(values, target.dtype), stream=self.stream)
+        self.stream.synchronize()
+
+    def get(self, array: Any) -> np.ndarray:
+        return array.get(stream=self.stream)
 
     def copy(self, target: Any, source: Any) -> None:
         with self.stream:
@@ -108,6 +134,11 @@ class Device(Host):
 
 
 HOST = Host()
+
+
+def is_array(value: Any) -> bool:
+    """Whether it has a memory: a NumPy array or one of a device."""
+    return isinstance(value, np.ndarray) or hasattr(value, "__cuda_array_interface__")
 
 
 def of(array: Any) -> Host:

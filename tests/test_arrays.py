@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import device_double
 import numpy as np
 import pytest
 
 from allreduce import arrays
 from allreduce.errors import AllreduceError, BufferRefused
+from allreduce.testing import device as device_double
 
 
 def memory_of(array: Any) -> Any:
@@ -89,7 +89,7 @@ def test_host_memory_is_never_outstanding():
 def test_device_work_is_done_when_its_fence_says_so():
     array = device_double.array(np.arange(4.0))
     memory = memory_of(array)
-    assert memory.name == "device_double"
+    assert memory.name == "allreduce.testing.device"
     assert not (array.host == np.arange(4)).any()  # its bytes have not come yet
     memory.add(array, array)
     memory.divide(array, 4)

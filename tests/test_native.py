@@ -4,13 +4,13 @@ import sys
 import threading
 from types import SimpleNamespace
 
-import device_double
 import numpy as np
 import pytest
 
 from allreduce import native
 from allreduce.errors import AllreduceError, BufferRefused, Stalled
 from allreduce.native import NATIVE, Native
+from allreduce.testing import device as device_double
 
 IN_PLACE = object()
 OTHER = np.array([10.0, 20.0, 30.0])
@@ -169,7 +169,6 @@ def test_a_call_that_blocks_longer_than_the_deadline_ends_all_ranks(capfd):
 
 @every_name
 def test_device_memory_goes_through_the_host(name, monkeypatch):
-    monkeypatch.setitem(sys.modules, "device_double", device_double)
     source = device_double.array(np.array([1.0, 2.0, 3.0]))
     for result in (source, device_double.empty(3, np.dtype("float64"))):
         expected = (source.now() + OTHER) / 2

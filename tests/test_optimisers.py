@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mpisgd.training import optimisers
+from allreduce import arrays
 from mpisgd.training.optimisers import EMA, OPTIMISERS, SCHEDULES, SGD, RMSProp, build, schedule
 from mpisgd.training.parameters import Parameters
 from mpisgd.values.errors import UsageError
@@ -33,7 +33,7 @@ def run(optimiser, x, gradients, rates):
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
 def test_sgd_is_its_equation(momentum, nesterov, decay):
     x, gradients, rates = steps()
-    optimiser = SGD(SIZE, "float64", momentum, nesterov, decay)
+    optimiser = SGD(np.zeros(SIZE), momentum, nesterov, decay)
     found = run(optimiser, x, gradients, rates)
     v = np.zeros(SIZE)
     for gradient, rate in zip(gradients, rates, strict=True):
@@ -49,7 +49,7 @@ def test_sgd_is_its_equation(momentum, nesterov, decay):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_rmsprop_is_its_equation(momentum, decay):
     x, gradients, rates = steps()
-    optimiser = RMSProp(SIZE, "float64", momentum, decay=0.8, epsilon=0.3, weight_decay=decay)
+    optimiser = RMSProp(np.zeros(SIZE), momentum, decay=0.8, epsilon=0.3, weight_decay=decay)
     found = run(optimiser, x, gradients, rates)
     s, v = np.ones(SIZE), np.zeros(SIZE)
     for gradient, rate in zip(gradients, rates, strict=True):
@@ -64,7 +64,7 @@ def test_rmsprop_is_its_equation(momentum, decay):
 def test_rmsprop_starts_at_one():
     """TensorFlow's form: a first step of rate * g / sqrt(decay + (1 - decay) g^2 + epsilon)."""
     x = np.zeros(1)
-    RMSProp(1, "float64").step(x, np.array([2.0]), 0.1)
+    RMSProp(np.zeros(1)).step(x, np.array([2.0]), 0.1)
     assert x[0] == pytest.approx(-0.1 * 2 / math.sqrt(0.9 + 0.1 * 4 + 1), rel=1e-14)
 
 
@@ -87,9 +87,9 @@ def test_blocks_change_no_bit_and_the_gradient_stays(monkeypatch, name, options,
     x, gradients, rates = steps()
     x, gradients = x.astype(dtype), gradients.astype(dtype)
     before = gradients.tobytes()
-    whole = run(build(name, SIZE, dtype, **options), x, gradients, rates)
-    monkeypatch.setattr(optimisers, "BLOCK", 4)
-    cut = run(build(name, SIZE, dtype, **options), x, gradients, rates)
+    whole = run(build(name, np.zeros(SIZE, dtype), **options), x, gradients, rates)
+    monkeypatch.setattr(arrays.Host, "block", 4)
+    cut = run(build(name, np.zeros(SIZE, dtype), **options), x, gradients, rates)
     assert whole.dtype == dtype
     assert whole.tobytes() == cut.tobytes()
     assert gradients.tobytes() == before
@@ -98,8 +98,8 @@ def test_blocks_change_no_bit_and_the_gradient_stays(monkeypatch, name, options,
 @every_kind
 def test_n_and_resume_and_n_is_2n_bit_for_bit(name, options):
     x, gradients, rates = steps(8)
-    through = run(build(name, SIZE, "float64", **options), x, gradients, rates)
-    first, second = (build(name, SIZE, "float64", **options) for _ in range(2))
+    through = run(build(name, np.zeros(SIZE, "float64"), **options), x, gradients, rates)
+    first, second = (build(name, np.zeros(SIZE, "float64"), **options) for _ in range(2))
     half = run(first, x, gradients[:4], rates[:4])
     for key, array in second.state().items():
         array[...] = first.state()[key]
@@ -108,7 +108,7 @@ def test_n_and_resume_and_n_is_2n_bit_for_bit(name, options):
 
 @every_kind
 def test_a_model_of_no_parameters(name, options):
-    build(name, 0, "float32", **options).step(np.empty(0, "f"), np.empty(0, "f"), 0.1)
+    build(name, np.zeros(0, "float32"), **options).step(np.empty(0, "f"), np.empty(0, "f"), 0.1)
 
 
 @every_kind
@@ -116,7 +116,7 @@ def test_overflow_is_inf_without_a_warning(name, options):
     x = np.full(2, 3e38, "f")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        optimiser = build(name, 2, "float32", **options)
+        optimiser = build(name, np.zeros(2, "float32"), **options)
         optimiser.step(x, np.array([-3e38, np.nan], "f"), 10.0)
         optimiser.step(x, np.array([-3e38, np.inf], "f"), 10.0)
     assert np.isnan(x[1])
@@ -128,8 +128,10 @@ def test_law_2_averaging_parameters_or_gradients(name, options):
     x, gradients, rates = steps(10, size=3 * SIZE)
     gradients = gradients.reshape(10, 3, SIZE)  # of 3 ranks
     start = x[:SIZE]
-    together = run(build(name, SIZE, "float64", **options), start, gradients.mean(axis=1), rates)
-    ranks = [build(name, SIZE, "float64", **options) for _ in range(3)]
+    together = run(
+        build(name, np.zeros(SIZE, "float64"), **options), start, gradients.mean(axis=1), rates
+    )
+    ranks = [build(name, np.zeros(SIZE, "float64"), **options) for _ in range(3)]
     x = start.copy()
     for step, rate in zip(gradients, rates, strict=True):
         local = [
@@ -147,7 +149,7 @@ def test_steps_allocate_nothing_of_the_models_size():
     parameters = Parameters({"x": (1 << 20,)})
     gradient = parameters.like()
     for name, options in KINDS:
-        optimiser = build(name, parameters.size, "float32", **options)
+        optimiser = build(name, np.zeros(parameters.size, "float32"), **options)
         tracemalloc.start()
         optimiser.step(parameters.flat, gradient.flat, 0.1)
         _, peak = tracemalloc.get_traced_memory()
@@ -173,20 +175,20 @@ def test_steps_allocate_nothing_of_the_models_size():
 )
 def test_mistakes_are_one_line(name, options, message):
     with pytest.raises(UsageError, match=message):
-        build(name, 3, "float32", **options)
+        build(name, np.zeros(3, "float32"), **options)
 
 
 def test_options_that_are_none_are_not_given():
-    optimiser = build("rmsprop", 3, "float32", nesterov=None, momentum=None)
+    optimiser = build("rmsprop", np.zeros(3, np.float32), nesterov=None, momentum=None)
     assert isinstance(optimiser, RMSProp)
     assert optimiser.momentum == 0.9
 
 
 @pytest.mark.parametrize("warm_up", [False, True])
 def test_ema_is_its_equation(monkeypatch, warm_up):
-    monkeypatch.setattr(optimisers, "BLOCK", 4)
+    monkeypatch.setattr(arrays.Host, "block", 4)
     x, others, _ = steps(30)
-    ema = EMA(SIZE, 0.7, warm_up, dtype="float64")
+    ema = EMA(np.zeros(SIZE), 0.7, warm_up)
     ema.update(x)
     assert ema.average.tobytes() == x.tobytes()
     average = x
@@ -199,7 +201,7 @@ def test_ema_is_its_equation(monkeypatch, warm_up):
 
 def test_ema_resumes_bit_for_bit():
     _, others, _ = steps(6)
-    through, first, second = (EMA(SIZE, 0.99, True) for _ in range(3))
+    through, first, second = (EMA(np.zeros(SIZE, np.float32), 0.99, True) for _ in range(3))
     for part in others:
         through.update(part)
     for part in others[:3]:
@@ -214,7 +216,7 @@ def test_ema_resumes_bit_for_bit():
 @pytest.mark.parametrize("decay", [1.0, -0.1, math.nan])
 def test_ema_refuses(decay):
     with pytest.raises(UsageError, match="--ema"):
-        EMA(3, decay)
+        EMA(np.zeros(3), decay)
 
 
 @given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 200), st.floats(1e-4, 10))

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import device_double
 import numpy as np
 import pytest
 
@@ -19,6 +18,7 @@ from allreduce.arrays import DTYPES
 from allreduce.errors import AllreduceError, BufferRefused, Mismatch, ScheduleError, Stalled
 from allreduce.evaluate import evaluate
 from allreduce.plan import Plan
+from allreduce.testing import device as device_double
 from allreduce.testing.loopback import World
 
 NAMES = (*ALGORITHMS, "hierarchical:ring")

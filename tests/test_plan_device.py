@@ -2,7 +2,6 @@
 
 import itertools
 
-import device_double
 import numpy as np
 import pytest
 
@@ -10,6 +9,7 @@ from allreduce import arrays, lowering, phases, plan
 from allreduce.algorithms import ALGORITHMS, build
 from allreduce.evaluate import evaluate
 from allreduce.plan import Plan
+from allreduce.testing import device as device_double
 from allreduce.testing.loopback import World
 
 NAMES = (*ALGORITHMS, "hierarchical:ring")

@@ -1,28 +1,29 @@
 """How a delayed average enters the parameters: `merge(parameters, mean, started, xi)`, in place.
 
 `parameters`: now, after this step's update; `mean`: the average of all ranks' parameters when it
-was started; `started`: this rank's own share of it; `xi`: the local update proportion.
+was started; `started`: this rank's own share of it; `xi`: the local update proportion. Operators
+work on arrays of any memory.
 """
 
-import numpy as np
+from typing import Any
 
 
-def convex(parameters: np.ndarray, mean: np.ndarray, started: np.ndarray, xi: float) -> None:
+def convex(parameters: Any, mean: Any, started: Any, xi: float) -> None:
     """x <- xi x + (1 - xi) mean. DaSGD, Zhou et al. 2020.
 
     Literally so: both lerp forms (x + (1-xi)(mean-x), mean + xi(x-mean)) break exactness at xi = 0
     or xi = 1.
     """
-    np.multiply(parameters, parameters.dtype.type(xi), out=parameters)
-    np.add(parameters, mean * mean.dtype.type(1 - xi), out=parameters)
+    parameters *= parameters.dtype.type(xi)
+    parameters += mean * mean.dtype.type(1 - xi)
 
 
-def delta(parameters: np.ndarray, mean: np.ndarray, started: np.ndarray, xi: float) -> None:
+def delta(parameters: Any, mean: Any, started: Any, xi: float) -> None:
     """x <- x + (mean - started): no local work is lost. CoCoD, Hivemind."""
-    np.add(parameters, mean - started, out=parameters)
+    parameters += mean - started
 
 
-def overwrite(parameters: np.ndarray, mean: np.ndarray, started: np.ndarray, xi: float) -> None:
+def overwrite(parameters: Any, mean: Any, started: Any, xi: float) -> None:
     """x <- mean: the work of the steps in flight is thrown away. Streaming DiLoCo's default."""
     parameters[...] = mean
 

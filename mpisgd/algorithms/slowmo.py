@@ -1,9 +1,7 @@
 """Slow momentum on what the average has moved (Wang et al. 2020, arXiv 1910.00643)."""
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpisgd.training.worker import Worker
@@ -20,7 +18,7 @@ def slowmo(
     """
     average = worker.mean(worker.parameters)
     begun = worker.keep("begun", worker.parameters.flat)
-    slow = worker.keep("slow", np.zeros_like(worker.parameters.flat))
+    slow = worker.keep("slow", worker.parameters.like().flat)
     for k in worker.steps():
         yield from worker.compute_gradient()
         worker.update(worker.gradient.flat)
@@ -32,9 +30,7 @@ def slowmo(
         yield from worker.end_step()
 
 
-def step_out(
-    mean: np.ndarray, begun: np.ndarray, slow: np.ndarray, rate: float, beta: float, alpha: float
-) -> None:
+def step_out(mean: Any, begun: Any, slow: Any, rate: float, beta: float, alpha: float) -> None:
     """x <- mean + (1 - alpha) (begun - mean) - alpha beta rate slow, the outer step, in place of
     `mean`, from where the next one begins. What is 0 is left out, so that the mean keeps its bits.
     """

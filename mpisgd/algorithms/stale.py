@@ -14,7 +14,7 @@ def stale(worker: "Worker", staleness: int, ramp: int) -> Generator[None, None, 
     Costs the memory of `staleness` more copies of the parameters.
     """
     average = worker.mean(worker.gradient, in_place=True)
-    past = worker.keep("past", [worker.parameters.flat] * (staleness + 1))
+    past = worker.keep("past", worker.parameters.rows(staleness + 1))
     for k in worker.steps():
         past[k % len(past)] = worker.parameters.flat
         age = min(k - 1, staleness * min(k - 1, ramp) // ramp if ramp else staleness)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from allreduce import arrays
 from mpisgd.values.errors import UsageError
 
 SEPARATOR = "/"
@@ -26,7 +27,7 @@ def flatten(state: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{name}{SEPARATOR}")
         elif value is not None:
-            array = np.asarray(value)
+            array = arrays.of(value).get(value) if arrays.is_array(value) else np.asarray(value)
             assert array.dtype.kind in KINDS, (name, array.dtype)
             flat[prefix + name] = array
     return flat
@@ -54,7 +55,7 @@ def copy_into(live: Mapping[str, np.ndarray], saved: Mapping[str, Any], what: st
             raise BadState(
                 f"{what}: {name} is {value.dtype} {value.shape}, not {array.dtype} {array.shape}"
             )
-        array[...] = value
+        arrays.of(array).put(array, value)
 
 
 def pack(state: Mapping[str, Any]) -> np.ndarray:

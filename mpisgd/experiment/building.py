@@ -76,14 +76,14 @@ def build_rule(experiment: Experiment, flat: Any) -> tuple[Any, Any]:
     from mpisgd.training import optimisers
 
     optimiser = optimisers.build(
-        experiment.optimiser, flat.size, flat.dtype,
+        experiment.optimiser, flat,
         momentum=experiment.momentum, weight_decay=experiment.weight_decay,
         nesterov=experiment.nesterov or None,
         decay=experiment.rmsprop_decay, epsilon=experiment.epsilon,
     )  # fmt: skip
     ema = None
     if experiment.ema is not None:
-        ema = optimisers.EMA(flat.size, experiment.ema, experiment.ema_warm_up, flat.dtype)
+        ema = optimisers.EMA(flat, experiment.ema, experiment.ema_warm_up)
         ema.update(flat)
     return optimiser, ema
 

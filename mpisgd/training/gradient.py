@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from allreduce import arrays
 from mpisgd.data import Dataset
 from mpisgd.data.augment import Augment
 from mpisgd.data.shards import Sampler
@@ -119,19 +120,21 @@ def finite(flat: np.ndarray) -> bool:
 
     Squares, since BLAS sums them in half the time that a plain sum takes.
     """
+    xp = arrays.of(flat).module
     with np.errstate(over="ignore", invalid="ignore"):
-        return math.isfinite(np.dot(flat, flat)) or bool(np.isfinite(flat).all())
+        return math.isfinite(xp.dot(flat, flat)) or bool(xp.isfinite(flat).all())
 
 
 def weigh(flat: np.ndarray, share: float) -> None:
     """Multiply in place, unless by 1."""
     if share != 1.0:
-        np.multiply(flat, flat.dtype.type(share), out=flat)
+        flat *= flat.dtype.type(share)
 
 
 def clip(flat: np.ndarray, most: float) -> None:
     """Scale `flat` down, in place, to the norm `most` if its own is larger."""
+    xp = arrays.of(flat).module
     with np.errstate(over="ignore", invalid="ignore"):
-        norm = float(np.sqrt(np.dot(flat, flat)))
-    if most < norm < np.inf:
-        np.multiply(flat, flat.dtype.type(most / norm), out=flat)
+        norm = float(xp.sqrt(xp.dot(flat, flat)))
+    if most < norm < math.inf:
+        flat *= flat.dtype.type(most / norm)

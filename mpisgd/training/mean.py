@@ -52,10 +52,11 @@ class Mean:
     ):  # fmt: skip
         self.worker, self.source, self.lows = worker, source, lows
         self.result = result = source if in_place else source.like()
-        self.started = np.empty_like(source.flat) if keep_started else None
+        memory = source.memory
+        self.started = memory.empty(source.size, source.dtype) if keep_started else None
         self.in_flight = self._arrived = False
         self._control, self._places = result.extra[:CONTROL], result.extra[CONTROL:]
-        self.shares = self._places.copy()
+        self.shares = np.zeros(self._places.size, source.dtype)  # on the host
         assert len(lows) == 1 or result.leading, "the signals are not beside the last bucket"
         highs = [result.size, *lows]
         self._parts = [result.flat[a:b] for a, b in zip(lows[:-1], highs, strict=False)]
@@ -78,10 +79,7 @@ class Mean:
         if share != 1.0 or self.result is not self.source:
             with self.worker.site.updating():
                 self._take(share)
-        self._control[:] = self.worker.signals()
-        if self._places.size:
-            self._places[:] = 0
-            self._places[self.worker.rank % self._places.size] = share
+        self._sign(share)
         self.in_flight, self._arrived = True, False
         self._send()
 
@@ -120,6 +118,14 @@ class Mean:
         for i, pending in enumerate(self._pending):
             pending.restore(state["flights"][str(i)])
 
+    def _sign(self, share: float) -> None:
+        """What goes beside the values: this rank's signals, and that it takes part."""
+        put, count = self.source.memory.put, self.shares.size
+        put(self._control, self.worker.signals())
+        if count:
+            own = self.worker.rank % count
+            put(self._places, [share if place == own else 0.0 for place in range(count)])
+
     def _take(self, share: float) -> None:
         values = self.source.flat
         if self.started is not None:
@@ -127,7 +133,8 @@ class Mean:
         if share == 1.0:
             self.result.flat[...] = values
         else:
-            np.multiply(values, values.dtype.type(share), out=self.result.flat)
+            xp = self.source.memory.module
+            xp.multiply(values, values.dtype.type(share), out=self.result.flat)
 
     def _send(self) -> None:
         if self._wire is not None:
@@ -144,13 +151,14 @@ class Mean:
         if self._wire is not None:
             for room, part in zip(self._rooms, self._parts, strict=True):
                 self._wire.decode(room, part)
-        if self._places.size:
-            self._divide_by_shares()
-        yield from self.worker.read_signals(self._control)
+        get = self.source.memory.get
+        if self.shares.size:
+            self._divide_by_shares(get(self._places))
+        yield from self.worker.read_signals(get(self._control))
 
-    def _divide_by_shares(self) -> None:
+    def _divide_by_shares(self, means: np.ndarray) -> None:
         size, flat = self.worker.size, self.result.flat
-        self.shares[:] = self._places * size
+        self.shares[:] = means * size
         total = float(self.shares.sum())
         if total not in (0.0, size):
-            np.multiply(flat, flat.dtype.type(size / total), out=flat)
+            flat *= flat.dtype.type(size / total)

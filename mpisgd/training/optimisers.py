@@ -1,7 +1,8 @@
 """Optimisers on flat arrays, in place: the same few sums for a model of any shape.
 
 All are elementwise, so they work through the arrays in blocks that stay in the cache, and need
-scratch for one block only. The gradient is read, never changed.
+scratch for one block only. The gradient is read, never changed. What they keep lies where the
+parameters lie, and so is worked on there; `like` is an array of the parameters' size and type.
 """
 
 import math
@@ -9,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import DTypeLike
 
+from allreduce import arrays
 from mpisgd.training.learning_rates import SCHEDULES, keywords, require, schedule
 from mpisgd.values.registry import resolve
 
@@ -20,8 +21,6 @@ OPTIMISERS = {
     "sgd": "mpisgd.training.optimisers:SGD",
     "rmsprop": "mpisgd.training.optimisers:RMSProp",
 }
-
-BLOCK = 1 << 17  # elements
 
 
 class Optimiser(Protocol):
@@ -34,13 +33,13 @@ class Optimiser(Protocol):
         """Live arrays: saving reads them, resuming copies into them."""
 
 
-def build(name: str, size: int, dtype: DTypeLike, **options: Any) -> Optimiser:
-    """The optimiser `name` for `size` parameters; options left None take their defaults.
+def build(name: str, like: Any, **options: Any) -> Optimiser:
+    """The optimiser `name` for parameters like these; options left None take their defaults.
 
     Raises UsageError for an unknown name or option and for values out of range.
     """
     optimiser = resolve(OPTIMISERS, name, "--optimiser")
-    return optimiser(size, dtype, **keywords(optimiser, options, f"--optimiser {name}"))
+    return optimiser(like, **keywords(optimiser, options, f"--optimiser {name}"))
 
 
 class SGD:
@@ -52,8 +51,7 @@ class SGD:
 
     def __init__(
         self,
-        size: int,
-        dtype: DTypeLike,
+        like: Any,
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
@@ -63,32 +61,33 @@ class SGD:
         _check(momentum, weight_decay)
         require(momentum > 0 or not nesterov, "--nesterov", None, "needs --momentum above 0")
         self.momentum, self.nesterov, self.weight_decay = momentum, nesterov, weight_decay
-        self._velocity = np.zeros(size if momentum else 0, dtype)
-        self._scratch = np.empty(min(size, BLOCK), dtype)
+        self._memory = memory = arrays.of(like)
+        self._velocity = memory.zeros(like.size if momentum else 0, like.dtype)
+        self._scratch = memory.empty(min(like.size, memory.block), like.dtype)
 
     def step(self, parameters: np.ndarray, gradient: np.ndarray, rate: float) -> None:
         """One update of `parameters` (size,), in place. Overflow gives inf, without a warning."""
         with np.errstate(over="ignore", invalid="ignore"):
-            for block in _blocks(parameters.size):
+            for block in _blocks(parameters.size, self._memory.block):
                 self._step(block, parameters[block], gradient[block], rate)
 
     def _step(self, block: slice, x: np.ndarray, direction: np.ndarray, rate: float) -> None:
-        scratch = self._scratch[: x.size]
+        xp, scratch = self._memory.module, self._scratch[: x.size]
         if self.weight_decay:
-            np.multiply(x, self.weight_decay, out=scratch)
-            direction = np.add(direction, scratch, out=scratch)
+            xp.multiply(x, self.weight_decay, out=scratch)
+            direction = xp.add(direction, scratch, out=scratch)
         if self.momentum:
             velocity = self._velocity[block]
-            np.multiply(velocity, self.momentum, out=velocity)
-            np.add(velocity, direction, out=velocity)
+            xp.multiply(velocity, self.momentum, out=velocity)
+            xp.add(velocity, direction, out=velocity)
             if self.nesterov:
                 # d + mu*v without a second scratch: x - rate*d - (rate*mu)*v
-                np.multiply(direction, rate, out=scratch)
-                np.subtract(x, scratch, out=x)
+                xp.multiply(direction, rate, out=scratch)
+                xp.subtract(x, scratch, out=x)
                 rate = rate * self.momentum
             direction = velocity
-        np.multiply(direction, rate, out=scratch)
-        np.subtract(x, scratch, out=x)
+        xp.multiply(direction, rate, out=scratch)
+        xp.subtract(x, scratch, out=x)
 
     def state(self) -> dict[str, np.ndarray]:
         """`velocity` (size,), if there is momentum; a live array."""
@@ -105,8 +104,7 @@ class RMSProp:
 
     def __init__(
         self,
-        size: int,
-        dtype: DTypeLike,
+        like: Any,
         momentum: float = 0.9,
         decay: float = 0.9,
         epsilon: float = 1.0,
@@ -118,35 +116,37 @@ class RMSProp:
         require(0 <= epsilon < math.inf, "--epsilon", epsilon, "a finite number >= 0")
         self.momentum, self.decay, self.epsilon = momentum, decay, epsilon
         self.weight_decay = weight_decay
-        self._mean_square = np.ones(size, dtype)
-        self._velocity = np.zeros(size if momentum else 0, dtype)
-        self._scratch = np.empty((2, min(size, BLOCK)), dtype)
+        self._memory = memory = arrays.of(like)
+        self._mean_square = memory.zeros(like.size, like.dtype)
+        self._mean_square += 1
+        self._velocity = memory.zeros(like.size if momentum else 0, like.dtype)
+        self._scratch = memory.empty((2, min(like.size, memory.block)), like.dtype)
 
     def step(self, parameters: np.ndarray, gradient: np.ndarray, rate: float) -> None:
         """One update of `parameters` (size,), in place. Overflow gives inf, without a warning."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for block in _blocks(parameters.size):
+            for block in _blocks(parameters.size, self._memory.block):
                 self._step(block, parameters[block], gradient[block], rate)
 
     def _step(self, block: slice, x: np.ndarray, direction: np.ndarray, rate: float) -> None:
-        first, second = self._scratch[:, : x.size]
+        xp, (first, second) = self._memory.module, self._scratch[:, : x.size]
         mean_square = self._mean_square[block]
         if self.weight_decay:
-            np.multiply(x, self.weight_decay, out=first)
-            direction = np.add(direction, first, out=first)
-        np.multiply(direction, direction, out=second)
-        np.multiply(second, 1 - self.decay, out=second)
-        np.multiply(mean_square, self.decay, out=mean_square)
-        np.add(mean_square, second, out=mean_square)
-        np.add(mean_square, self.epsilon, out=second)
-        np.sqrt(second, out=second)
-        np.multiply(direction, rate, out=first)
-        change = np.divide(first, second, out=first)
+            xp.multiply(x, self.weight_decay, out=first)
+            direction = xp.add(direction, first, out=first)
+        xp.multiply(direction, direction, out=second)
+        xp.multiply(second, 1 - self.decay, out=second)
+        xp.multiply(mean_square, self.decay, out=mean_square)
+        xp.add(mean_square, second, out=mean_square)
+        xp.add(mean_square, self.epsilon, out=second)
+        xp.sqrt(second, out=second)
+        xp.multiply(direction, rate, out=first)
+        change = xp.divide(first, second, out=first)
         if self.momentum:
             velocity = self._velocity[block]
-            np.multiply(velocity, self.momentum, out=velocity)
-            change = np.add(velocity, change, out=velocity)
-        np.subtract(x, change, out=x)
+            xp.multiply(velocity, self.momentum, out=velocity)
+            change = xp.add(velocity, change, out=velocity)
+        xp.subtract(x, change, out=x)
 
     def state(self) -> dict[str, np.ndarray]:
         """`mean_square` (size,) and, if there is momentum, `velocity` (size,); live arrays."""
@@ -161,15 +161,14 @@ class EMA:
     `warm_up`, the decay of update t = 1, 2, .. after that is min(decay, (1 + t) / (10 + t)).
     """
 
-    def __init__(
-        self, size: int, decay: float, warm_up: bool = False, dtype: DTypeLike = "float32"
-    ):
+    def __init__(self, like: Any, decay: float, warm_up: bool = False):
         """Raises UsageError for a decay outside [0, 1)."""
         require(0 <= decay < 1, "--ema", decay, "in [0, 1)")
         self.decay, self.warm_up = decay, warm_up
-        self.average = np.zeros(size, dtype)
+        self._memory = memory = arrays.of(like)
+        self.average = memory.zeros(like.size, like.dtype)
         self._updates = np.zeros(1, np.int64)
-        self._scratch = np.empty(min(size, BLOCK), dtype)
+        self._scratch = memory.empty(min(like.size, memory.block), like.dtype)
 
     def update(self, flat: np.ndarray) -> None:
         """Take in the parameters `flat` (size,)."""
@@ -178,21 +177,22 @@ class EMA:
         if count == 0:
             self.average[:] = flat
             return
+        xp = self._memory.module
         decay = min(self.decay, (1 + count) / (10 + count)) if self.warm_up else self.decay
-        for block in _blocks(flat.size):
+        for block in _blocks(flat.size, self._memory.block):
             average, x = self.average[block], flat[block]
             scratch = self._scratch[: x.size]
-            np.multiply(x, 1 - decay, out=scratch)
-            np.multiply(average, decay, out=average)
-            np.add(average, scratch, out=average)
+            xp.multiply(x, 1 - decay, out=scratch)
+            xp.multiply(average, decay, out=average)
+            xp.add(average, scratch, out=average)
 
     def state(self) -> dict[str, np.ndarray]:
         """`average` (size,) and `updates` (1,), how many there were; live arrays."""
         return {"average": self.average, "updates": self._updates}
 
 
-def _blocks(size: int) -> Iterator[slice]:
-    return (slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK))
+def _blocks(size: int, most: int) -> Iterator[slice]:
+    return (slice(start, min(start + most, size)) for start in range(0, size, most))
 
 
 def _check(momentum: float, weight_decay: float) -> None:

@@ -4,10 +4,13 @@ import hashlib
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from allreduce import arrays
+from allreduce.arrays import HOST, Host
 from mpisgd.values.errors import UsageError
 
 DTYPES = ("float32", "float64")
@@ -28,15 +31,18 @@ class Parameters:
         extra: int = 0,
         *,
         leading: bool = False,
-        memory: np.ndarray | None = None,
+        memory: Host = HOST,
+        buffer: Any = None,
     ):
-        """Zeros, or what is in `memory`. Raises UsageError for a dtype that is none of DTYPES."""
+        """Zeros in that memory, or what is in `buffer`, wherever it lies. Raises UsageError for a
+        dtype that is none of DTYPES."""
         self.dtype = np.dtype(dtype)
         if self.dtype.name not in DTYPES:
             raise UsageError("dtype of the parameters", self.dtype.name, " or ".join(DTYPES))
         self.shapes = MappingProxyType({name: tuple(shape) for name, shape in shapes.items()})
         self.size = sum(math.prod(shape) for shape in self.shapes.values())
-        self.buffer = np.zeros(self.size + extra, self.dtype) if memory is None else memory
+        self.memory = memory if buffer is None else arrays.of(buffer)
+        self.buffer = memory.zeros(self.size + extra, self.dtype) if buffer is None else buffer
         self.leading = leading
         first = extra if leading else 0
         self.flat = self.buffer[first : first + self.size]
@@ -51,9 +57,15 @@ class Parameters:
     def __getitem__(self, name: str) -> np.ndarray:
         return self.views[name]
 
+    def rows(self, count: int) -> Any:
+        """Zeros for so many copies of the flat values: (count, size)."""
+        return self.memory.zeros((count, self.size), self.dtype)
+
     def like(self) -> "Parameters":
         """Zeroed parameters of the same shapes, dtype and extra: the gradient's home."""
-        return Parameters(self.shapes, self.dtype, self.extra.size, leading=self.leading)
+        return Parameters(
+            self.shapes, self.dtype, self.extra.size, leading=self.leading, memory=self.memory
+        )
 
 
 def digest(flat: np.ndarray) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from allreduce import arrays
 from mpisgd.checkpoint.rests import Rests
 from mpisgd.checkpoint.state import copy_into, flatten
 from mpisgd.data import Dataset
@@ -81,7 +82,7 @@ class Worker(GradientWorker):
         """
         parameters = self.parameters
         if at is not None:
-            parameters = Parameters(parameters.shapes, parameters.dtype, memory=at)
+            parameters = Parameters(parameters.shapes, parameters.dtype, buffer=at)
         yield from self.compute(parameters, ready, self.share() if weighted else 1.0)
         self.mean_gradient, self.age = False, age
 
@@ -225,7 +226,8 @@ class Worker(GradientWorker):
         backward pass has it. Ask once, before the loop: the gradient gets a new home, whose
         signals come first, beside the bucket that is ready last."""
         shapes, dtype, extra = self.gradient.shapes, self.gradient.dtype, self.gradient.extra.size
-        self.gradient = Parameters(shapes, dtype, extra, leading=True)
+        memory = self.gradient.memory
+        self.gradient = Parameters(shapes, dtype, extra, leading=True, memory=memory)
         lows = borders(shapes, nbytes / dtype.itemsize)
         return self.mean(self.gradient, in_place=True, lows=lows)
 
@@ -236,7 +238,9 @@ class Worker(GradientWorker):
         as it was saved. Name it once, before the loop, and change it in place. Raises BadState.
         """
         assert name not in self.kept, f"{name} is kept twice"
-        self.kept[name] = array = np.array(value, ndmin=1)
+        self.kept[name] = array = (
+            value.copy() if arrays.is_array(value) and value.ndim else np.array(value, ndmin=1)
+        )
         if self._saved:
             saved = self._saved.get("kept", {})
             copy_into({name: array}, {n: saved[n] for n in (name,) if n in saved}, "algorithm")

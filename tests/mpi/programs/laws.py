@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import device_double
 import numpy as np
 from mpi4py import MPI
 
@@ -21,6 +20,7 @@ from allreduce.errors import BufferRefused, Mismatch
 from allreduce.evaluate import evaluate
 from allreduce.native import NATIVE, Native, library
 from allreduce.plan import Plan, wait_until
+from allreduce.testing import device as device_double
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
