@@ -2,6 +2,7 @@
 overflows leaves a checkpoint from which nobody can go on. Exit code 3 names rank and step."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,7 @@ def told(capsys: Any) -> str:
 def test_a_rate_that_is_too_high_leaves_no_checkpoint(algorithm, capsys):
     for resume in ([], ["--resume", "auto"]):
         assert train("--algorithm", algorithm, "--lr", "1e300", *resume) == NOT_FINITE
-        line = told(capsys)
-        assert "not finite on rank 0 at step 1;" in line or line.endswith("at step 1")
+        assert re.search(r"not finite on (rank|worker) 0 at step 1\b", told(capsys))
         assert not Path("a.h5.checkpoint").exists()
 
 
