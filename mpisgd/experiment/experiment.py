@@ -176,17 +176,18 @@ class Experiment:
 
     @classmethod
     def read(cls, values: Mapping[str, Any], place: str = "--{}", hint: str = "") -> "Experiment":
-        """From field names (or flags) and values, text or typed.
+        """From field names or flags (also with underscores) and values, text or typed.
 
         `place` says where a value stands, for messages; `hint` is said behind them where an option
         is not one of the algorithm's. Raises UsageError for an unknown name, a value that is not
         allowed and values that do not go together.
         """
-        known = {name: f for f in fields(cls) if f.metadata for name in (f.name, flag(f))}
+        options = [f for f in fields(cls) if f.metadata]
+        known = {name: f for f in options for name in (f.name, flag(f), flag(f).replace("-", "_"))}
         read = {}
         for name, value in values.items():
             if name not in known:
-                flags = sorted(flag(f) for f in fields(cls) if f.metadata)
+                flags = sorted(map(flag, options))
                 allowed = f"no such option; there are {', '.join(flags)}{nearest(name, flags)}"
                 raise UsageError(place.format(name), None, allowed)
             option = known[name]

@@ -35,11 +35,15 @@ def create(
         given = set()
         for field, values in arrays:
             given.add(field.path)
-            _dataset(file, field, values, int(attributes["ranks"]), live)
+            dataset = _dataset(file, field, values, int(attributes["ranks"]), live)
+            if not live:
+                _name_dimensions(file, field, dataset)
         for field in fields(attributes["kind"]):
             if field.path not in given:
                 empty = _empty(field, int(attributes["ranks"]))
-                _dataset(file, field, empty, int(attributes["ranks"]), live)
+                dataset = _dataset(file, field, empty, int(attributes["ranks"]), live)
+                if not live:
+                    _name_dimensions(file, field, dataset)
         file.flush()
 
 
@@ -52,7 +56,21 @@ def _empty(field: Field, ranks: int) -> np.ndarray:
     return np.zeros((0, *((ranks,) if "rank" in field.dims[1:] else ())), dtype=field.dtype)
 
 
-def _dataset(file: h5py.File, field: Field, values: np.ndarray, ranks: int, live: bool) -> None:
+def _name_dimensions(file: h5py.File, field: Field, dataset: h5py.Dataset) -> None:
+    """Dimension scales, by which xarray and netCDF know the dimensions of a finished file: steps
+    count from 1, all else from 0. A column that nobody reported has one of its own, 0 long."""
+    for axis, (dim, length) in enumerate(zip(field.dims or ("one",), dataset.shape, strict=True)):
+        scale = f"{dim}s" if dim == "evaluation" else dim  # the other is a group
+        scale = scale if length else f"no_{scale}"
+        if scale not in file:
+            file[scale] = np.arange(length, dtype=np.int32) + (dim == "step")
+            file[scale].make_scale(scale)
+        dataset.dims[axis].attach_scale(file[scale])
+
+
+def _dataset(
+    file: h5py.File, field: Field, values: np.ndarray, ranks: int, live: bool
+) -> h5py.Dataset:
     grows = bool(field.dims) and field.group != "rows"
     options: dict[str, Any] = {}
     if live and grows:
@@ -67,6 +85,7 @@ def _dataset(file: h5py.File, field: Field, values: np.ndarray, ranks: int, live
     dataset.attrs["meaning"] = _attribute(field.meaning)
     if values.size:
         dataset[...] = values
+    return dataset
 
 
 def _attribute(value: Any) -> Any:

@@ -80,6 +80,18 @@ class Result:
     def reason(self) -> str | None:
         return self.record.reason
 
+    def frame(self, table: str = "evaluation") -> Any:
+        """A pandas DataFrame of a table, see frames.frame."""
+        from mpisgd.store.frames import frame
+
+        return frame(self, table)
+
+    def xarray(self, table: str = "steps") -> Any:
+        """An xarray Dataset of a table, see frames.dataset."""
+        from mpisgd.store.frames import dataset
+
+        return dataset(self, table)
+
     def __repr__(self) -> str:
         config = self.record.config
         told = "" if self.complete else f", {self.reason or 'not complete'}"
