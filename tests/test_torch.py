@@ -212,3 +212,56 @@ def test_torch_is_imported_only_when_asked_for():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+# A user's module
+
+
+OWN = """
+from torch import nn
+
+
+class Net(nn.Sequential):
+    def __init__(self, dataset, hidden: int = 64):
+        super().__init__(
+            nn.Flatten(), nn.Linear(dataset.features, hidden), nn.ReLU(),
+            nn.Linear(hidden, dataset.classes),
+        )
+
+
+class Smooth(Net):
+    def loss(self, outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.5)
+
+
+def make(dataset):
+    return Net(dataset, 8)
+"""
+
+
+def test_a_users_module_learns_as_ours_does(tmp_path):
+    """Softmax cross-entropy, or its own loss; `progress` ends at 1, `ready` at 0."""
+    from mpisgd.experiment import building
+    from mpisgd.experiment.experiment import Experiment
+
+    (tmp_path / "net.py").write_text(OWN)
+    dataset, losses = load("digits"), []
+    batch = dataset.batch(np.arange(16))
+    for name in ("torch:mlp", f"{tmp_path}/net.py:Net", f"{tmp_path}/net.py:Smooth"):
+        model = building.build_model(Experiment.read({"model": name}), dataset, 0, 1)
+        parameters = start(model)
+        gradient, shares, lows = parameters.like(), [], []
+        loss = model.gradient(parameters, *batch, gradient, shares.append, lows.append)
+        sums = model.evaluate(parameters, *batch)
+        losses.append((loss, gradient.flat.tobytes(), sums.correct, sums.loss_sum))
+        assert shares[-1] == 1.0
+        assert lows[-1] == 0
+        assert shares == sorted(shares)
+    ours, own, smooth = losses
+    assert own == ours
+    assert smooth[0] != own[0]
+    assert smooth[2] == own[2]
+    assert smooth[3] == pytest.approx(16 * smooth[0], rel=1e-6)
+    few = {"model": f"{tmp_path}/net.py:make"}
+    model = building.build_model(Experiment.read(few), dataset, 0, 1)
+    assert model.shapes["1.weight"] == (8, 64)

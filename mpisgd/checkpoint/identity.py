@@ -103,7 +103,8 @@ def _steps(experiment: Experiment, meta: Mapping[str, Any]) -> str | None:
 
 def _changed(found: Any, wanted: tuple[str, ...] | None) -> str | None:
     """Which plug-in's code, of those that both name alike, is another's."""
-    for each in sorted(set(wanted or ()) - set(found or ())):
+    known = found if isinstance(found, list | tuple) else ()
+    for each in [each for each in wanted or () if each not in known]:
         name, _, digest = each.rpartition(" ")
         return f"{name} has changed since: its sha256 is now {digest:.12}"
     return None

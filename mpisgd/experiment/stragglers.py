@@ -54,7 +54,7 @@ class Straggler:
     deaths: dict[int, int] = field(default_factory=dict)
     draws: list[Draw] = field(default_factory=list)
     traces: list[np.ndarray] = field(default_factory=list)
-    own: list[Callable[[int, int], float]] = field(default_factory=list)
+    own: list[plugins.Plugin] = field(default_factory=list)
     _blocks: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict)
 
     def factor(self, rank: int, step: int) -> float:
@@ -68,18 +68,23 @@ class Straggler:
         for trace in self.traces:
             factor *= float(trace[(step - 1) % len(trace), rank % trace.shape[1]])
         for function in self.own:
-            factor *= _positive(function, rank, step)
+            factor *= _own(function, rank, step)
         if self.draws:
             factor *= self._drawn(rank, step)
         return min(factor, LONGEST)
 
     def check(self, ranks: int) -> None:
-        """UsageError for a term about a rank that is none of those that compute."""
+        """UsageError for a term about a rank that is none of those that compute, and for a function
+        that fails at their first step; what it does later is an error of the run."""
         named = [(low, high) for low, high, _ in self.slow] + [(r, r) for r in self.deaths]
         for low, high in named:
             if high >= ranks:
                 which = str(low) if low == high else f"{low}-{high}"
                 raise UsageError("--straggler", which, f"ranks that compute are 0 to {ranks - 1}")
+        for function in self.own:
+            with plugins.told(function.file):
+                for rank in range(ranks):
+                    _own(function, rank, 1)
 
     def _drawn(self, rank: int, step: int) -> float:
         number, place = divmod(step - 1, BLOCK)
@@ -198,13 +203,13 @@ def _add_draw(straggler: Straggler, term: str) -> None:
         raise ValueError
 
 
-def _positive(function: Callable[[int, int], float], rank: int, step: int) -> float:
-    """A user's factor. UsageError for one that makes no time."""
-    factor = function(rank, step)
-    if not isinstance(factor, int | float) or not 0 < factor <= LARGEST:
-        allowed = f"{factor!r} for rank {rank}, step {step}; a number > 0 up to {LARGEST:g}"
-        raise UsageError("--straggler", getattr(function, "name", None), allowed)
-    return float(factor)
+def _own(function: plugins.Plugin, rank: int, step: int) -> float:
+    """A user's factor. ValueError for one that makes no time."""
+    factor = float(function.target(rank, step))
+    if not 0 < factor <= LARGEST:
+        what = f"gives {factor:g} for rank {rank}, step {step}, not a number > 0 up to {LARGEST:g}"
+        raise ValueError(f"{function.name} {what}")
+    return factor
 
 
 def _pareto(alpha: float, chance: float) -> Draw:

@@ -14,7 +14,7 @@ def check(runs: Sequence[GridRun]) -> None:
     known: set[tuple[object, ...]] = set()
     for run in runs:
         e = run.experiment
-        key = e.data, e.data_path, e.data_samples
+        key = e.data, e.data_path, e.data_samples, e.plugin_options
         if key not in known:
             known.add(key)
             building.load(e)
