@@ -7,15 +7,15 @@ import ctypes
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any
 
-from allreduce import arrays
 from allreduce.arrays import Device
-from allreduce.errors import AllreduceError, BufferRefused, Stalled
+from allreduce.errors import AllreduceError, BufferRefused
 from allreduce.phases import Work
-from allreduce.plan import LOOKS_PER_CLOCK, check_pair, wait_until
+from allreduce.plan import Runner, wait_until
 
 NATIVE = {
     "mpi": "MPI_Allreduce, which blocks",
@@ -24,18 +24,16 @@ NATIVE = {
 }
 """They have no schedule: what verifies, evaluates or simulates schedules refuses these names."""
 
-_in_flight: set["Native"] = set()  # MPI holds their buffers: one that is dropped must not go
 
-
-class Native:
+class Native(Runner):
     """One all-reduce by the MPI library, to be started any number of times.
 
     Arguments, methods and errors are those of a Plan, with these differences. `name`: a key of
     NATIVE. `chunks` other than 1 is refused: the library cuts messages by itself. `tag` is
     without meaning: all ranks must start their collectives in the same order. Ranks that differ
-    in count or dtype are not found out. Out of place, all but `mpi` send from a copy that
-    `take()` makes, so that the input may be changed after `start()`. `mpi` is over when `post()`
-    returns; if it takes longer than `deadline` seconds, a watchdog says so and aborts all ranks.
+    in count or dtype are not found out, and that all ranks end with the same bits is what MPI
+    recommends, not what it promises. `mpi` cannot be polled: it is over when `post()` returns; if
+    it takes longer than `deadline` seconds, a watchdog says so and aborts all ranks.
 
     Raises AllreduceError or BufferRefused here, with the reason; Stalled from `test` and `wait`.
     """
@@ -55,81 +53,31 @@ class Native:
     ):
         if name not in NATIVE:
             raise AllreduceError(f"no all-reduce of MPI named {name!r}: {', '.join(NATIVE)}")
-        if chunks != 1 or tag < 0 or not deadline > 0:
-            raise AllreduceError(
-                f"chunks {chunks}, tag {tag}, deadline {deadline}: {name} takes chunks 1 only, "
-                "tags from 0, deadlines above 0"
-            )
-        self.name, self.deadline, self.comm = name, deadline, comm
-        self.rank = comm.Get_rank()
-        self.result = source if result is None else result
-        self._source = arrays.flat(source, writable=self.result is source)
-        in_place = self.result is source
-        self._target = self._source if in_place else arrays.flat(self.result, writable=True)
-        self._memory = arrays.of(self._target)
-        check_pair(self._source, self._target, mean)
-        self._mean, self._closed = mean, False
-        self._lower(cuda_aware)
-        self._position = self._end = 0
-        self._looks, self._moved = 0, 0.0
-
-    def start(self) -> None:
-        """Copy the input and begin. The input may be changed after it returns."""
-        self.take()
-        self.post()
-
-    def take(self) -> None:
-        """Copy the input; on the thread that owns it."""
-        if self._position < self._end or self._closed:
-            state = "closed" if self._closed else "still in flight"
-            raise AllreduceError(f"{self.name} cannot start: it is {state}")
-        if self._taken is not None:
-            self._memory.copy(self._taken, self._source)
+        if chunks != 1:
+            raise AllreduceError(f"chunks {chunks}: {name} takes 1 only")
+        super().__init__(
+            comm, name, source, result, mean=mean, tag=tag, chunks=chunks, deadline=deadline
+        )
+        self._lower(mean, cuda_aware)
 
     def post(self) -> None:
         """Call MPI; on whichever thread drives the communicator.
 
         Collectives match by their order, so what the device still has to do is waited for here.
         """
-        self._position, self._end, self._looks = 0, len(self._phases), 0
-        _in_flight.add(self)
         for phase in self._before:
             phase.begin()
             wait_until(phase.done)
-        self._phases[0].begin()
-
-    def test(self) -> bool:
-        """Whether the result is there. It never waits."""
-        phases = self._phases
-        while self._position < self._end:
-            if not phases[self._position].done():
-                self._looks += 1
-                if not self._looks % LOOKS_PER_CLOCK:
-                    self._check_deadline()
-                return False
-            self._position += 1
-            if self._position < self._end:
-                phases[self._position].begin()
-        _in_flight.discard(self)
-        return True
-
-    def wait(self) -> Any:
-        """The result, once it is there."""
-        wait_until(self.test)
-        return self.result
+        super().post()
 
     def close(self) -> None:
         """Give the request back. MPI cannot cancel a collective: in flight, it is waited for."""
         if self._closed:
             return
-        if self._position < self._end:
-            wait_until(self.test)
+        self.wait()
         self._closed = True
-        for phase in (*self._before, *self._phases):
+        for phase in (*self._before, *self._body):
             phase.free()
-
-    def __enter__(self) -> "Native":
-        return self
 
     def __exit__(
         self,
@@ -140,71 +88,71 @@ class Native:
         if error is None:
             self.close()  # after an error it might never end
 
-    def _lower(self, cuda_aware: bool) -> None:
+    def _lower(self, mean: bool, cuda_aware: bool) -> None:
         """What is done before, by, and after the collective."""
-        memory, target, source = self._memory, self._target, self._source
-        direct = isinstance(memory, Device) and cuda_aware
-        if direct and self.name != "mpi" and "Open MPI" in library():
+        memory, target = self._memory, self._target
+        if (
+            isinstance(memory, Device)
+            and cuda_aware
+            and self.name != "mpi"
+            and "Open MPI" in library()
+        ):
             raise BufferRefused(
                 f"{self.name} of device memory crashes Open MPI: use mpi, or cuda_aware=False"
             )
-        given = output = target
-        self._taken: Any = None  # where `take` puts the input, if anywhere
+        output = target
         self._before = [Work(memory, [])] if isinstance(memory, Device) else []
-        after = [partial(memory.divide, target, self.comm.Get_size())] if self._mean else []
+        after = [partial(memory.divide, target, self.size)] if mean else []
         if isinstance(memory, Device) and not cuda_aware:
-            given = output = memory.pinned(target.size, target.dtype)
-            self._taken = None if source is target else target
+            output = memory.pinned(target.size, target.dtype)
             self._before = [Work(memory, [partial(memory.to_host, output, target)])]
             after.insert(0, partial(memory.to_device, target, output))
-        elif source is not target:
-            given = source
-            if self.name != "mpi":
-                given = self._taken = memory.empty(target.size, target.dtype)
-        collective = _COLLECTIVES[self.name](self, given, output)
-        self._phases: list[Any] = [collective]
+        self._body += [_COLLECTIVES[self.name](self.comm, output, output, self)]
         if after:
-            self._phases.append(Work(memory, after))
+            self._body.append(Work(memory, after))
 
-    def _check_deadline(self) -> None:
-        now = time.monotonic()
-        if self._looks == LOOKS_PER_CLOCK:
-            self._moved = now  # since here it has been looked at in vain
-        elif now - self._moved > self.deadline:
-            raise Stalled(self.stall(now - self._moved))
-
-    def stall(self, seconds: float) -> str:
+    def _stall(self, seconds: float) -> str:
         """Who has waited how long. For whom, MPI does not tell."""
         return (
-            f"rank {self.rank} has waited {seconds:.3g} s for some of the {self.comm.Get_size()} "
+            f"rank {self.rank} has waited {seconds:.3g} s for some of the {self.size} "
             f"ranks in all-reduce {self.name} of {self._target.size} {self._target.dtype}"
         )
 
 
 class _Nonblocking:
-    """The collective as a phase."""
+    """The collective as a phase of `owner`; `bare`: as one call that waits."""
 
-    def __init__(self, native: Native, given: Any, output: Any):
+    def __init__(self, comm: Any, given: Any, output: Any, owner: Native | None = None):
         from mpi4py import MPI
 
-        self.native = native
+        self.comm, self.owner = comm, owner
         self.request: Any = None
         self.given, self.output = MPI.IN_PLACE if given is output else given, output
 
     def begin(self) -> None:
-        self.request = self.native.comm.Iallreduce(self.given, self.output)
+        self.request = self.comm.Iallreduce(self.given, self.output)
 
-    def done(self) -> bool:
-        return self.request.Test()
+    def done(self, patience: int = 0) -> bool:
+        """Whether it came; `patience`: looks that may be in vain."""
+        test = self.request.Test
+        while not test():
+            if not patience:
+                return False
+            patience -= 1
+        return True
 
     def free(self) -> None:
         """A request that is done is gone."""
 
+    def bare(self) -> Callable[[], object]:
+        begin, given, output = self.comm.Iallreduce, self.given, self.output
+        return lambda: begin(given, output).Wait()
+
 
 class _Persistent(_Nonblocking):
-    def __init__(self, native: Native, given: Any, output: Any):
-        super().__init__(native, given, output)
-        self.request = native.comm.Allreduce_init(self.given, self.output)
+    def __init__(self, comm: Any, given: Any, output: Any, owner: Native | None = None):
+        super().__init__(comm, given, output, owner)
+        self.request = comm.Allreduce_init(self.given, self.output)
 
     def begin(self) -> None:
         self.request.Start()
@@ -212,25 +160,48 @@ class _Persistent(_Nonblocking):
     def free(self) -> None:
         self.request.Free()
 
+    def bare(self) -> Callable[[], object]:
+        start, wait = self.request.Start, self.request.Wait
+
+        def run() -> None:
+            start()
+            wait()
+
+        return run
+
 
 class _Blocking(_Nonblocking):
-    def __init__(self, native: Native, given: Any, output: Any):
-        super().__init__(native, given, output)
+    def __init__(self, comm: Any, given: Any, output: Any, owner: Native | None = None):
+        super().__init__(comm, given, output, owner)
         _watchdog.watch()
 
     def begin(self) -> None:
-        native = self.native
-        _watchdog.blocked = (native,)  # a new object each time: that tells calls apart
+        assert self.owner is not None
+        _watchdog.blocked = (self.owner,)  # a new object each time: that tells calls apart
         try:
-            native.comm.Allreduce(self.given, self.output)
+            self.comm.Allreduce(self.given, self.output)
         finally:
             _watchdog.blocked = None
 
-    def done(self) -> bool:
+    def done(self, patience: int = 0) -> bool:
         return True
+
+    def bare(self) -> Callable[[], object]:
+        return partial(self.comm.Allreduce, self.given, self.output)
 
 
 _COLLECTIVES = {"mpi": _Blocking, "mpi-nonblocking": _Nonblocking, "mpi-persistent": _Persistent}
+
+
+def bare(
+    comm: Any, name: str, source: Any, result: Any
+) -> tuple[Callable[[], object], Callable[[], object]]:
+    """The library's all-reduce as any program calls it, and what gives its request back.
+
+    Nothing is copied, checked or divided; source is result: in place.
+    """
+    collective = _COLLECTIVES[name](comm, source, result)
+    return collective.bare(), collective.free
 
 
 class _Watchdog:
@@ -257,7 +228,7 @@ class _Watchdog:
                 seen, since = blocked, now
             elif blocked is not None and now - since > blocked[0].deadline:
                 # No exception can reach a thread that is inside MPI.
-                sys.stderr.write(f"{blocked[0].stall(now - since)}; all ranks are aborted\n")
+                sys.stderr.write(f"{blocked[0]._stall(now - since)}; all ranks are aborted\n")
                 sys.stderr.flush()
                 blocked[0].comm.Abort(1)
 

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -20,10 +20,127 @@ YIELDS = 2000  # looks before it sleeps instead
 CROWDED_LOOKS = 50  # of these before it asks how much of the core it gets
 CROWDED = 1.25  # the time that passed over the time it ran: above, others are at work there
 
-_in_flight: set["Plan"] = set()  # MPI holds their buffers: a plan that is dropped must not go
+_in_flight: set["Runner"] = set()  # MPI holds their buffers: one that is dropped must not go
 
 
-class Plan:
+class Runner:
+    """One all-reduce as phases that follow one another: what all who carry one have in common.
+
+    Who derives from it checks and keeps the buffers by this constructor, then fills `_body` with
+    the phases of a call, and says in `_stall` who is waited for.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        name: str,
+        source: Any,
+        result: Any,
+        *,
+        mean: bool,
+        tag: int,
+        chunks: int,
+        deadline: float,
+    ):
+        if chunks < 1 or tag < 0 or not deadline > 0:
+            raise AllreduceError(f"chunks {chunks}, tag {tag}, deadline {deadline}: too small")
+        self.comm, self.name, self.deadline = comm, name, deadline
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.result = source if result is None else result
+        self._source = arrays.flat(source, writable=self.result is source)
+        in_place = self.result is source
+        self._target = self._source if in_place else arrays.flat(self.result, writable=True)
+        self._memory = arrays.of(self._target)
+        check_pair(self._source, self._target, mean)
+        self._taken = None if in_place else self._target  # where `take` puts the input, if anywhere
+        self._body: list[Any] = []
+        self._phases = self._body
+        self._position = self._end = 0  # nothing in flight
+        self._looks, self._moved = 0, 0.0
+        self._closed = False
+
+    def start(self) -> None:
+        """Copy the input, send what can be sent. The input may be changed after it returns."""
+        self.take()
+        self.post()
+
+    def take(self) -> None:
+        """Copy the input; on the thread that owns it."""
+        if self._position < self._end or self._closed:
+            state = "closed" if self._closed else "still in flight"
+            raise AllreduceError(f"{self.name} cannot start: it is {state}")
+        if self._taken is not None:
+            self._memory.copy(self._taken, self._source)
+
+    def post(self) -> None:
+        """Start the messages; on whichever thread drives the communicator."""
+        self._position, self._end = 0, len(self._phases)
+        self._looks = 0
+        if self._end:
+            _in_flight.add(self)
+            self._phases[0].begin()
+
+    @property
+    def position(self) -> int:
+        """How many of its phases are done: it changes whenever it has moved on."""
+        return self._position
+
+    def test(self) -> bool:
+        """Move on as far as possible without waiting; whether the result is there."""
+        return self._position == self._end or self._advance(0)
+
+    def wait(self) -> Any:
+        """The result, once it is there."""
+        # The first looks stay in one tight loop: at a few bytes its speed is that of the plan.
+        if self._position < self._end and not self._advance(SPINS):
+            wait_until(self.test, lambda: self.position)
+        return self.result
+
+    def close(self) -> None:
+        """Give all requests back. Only this rank's affair."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _advance(self, patience: int) -> bool:
+        """Move on until a phase has been looked at in vain that often; whether none is left."""
+        phases, position = self._phases, self._position
+        while phases[position].done(patience):
+            self._looks = 0
+            self._position = position = position + 1
+            if position == self._end:
+                _in_flight.discard(self)
+                self._phases = self._body  # ranks compare what they were called with only once
+                self._position = self._end = 0
+                return True
+            phases[position].begin()
+        self._looks += 1
+        if not self._looks % LOOKS_PER_CLOCK:
+            self._check_deadline()
+        return False
+
+    def _check_deadline(self) -> None:
+        now = time.monotonic()
+        if self._looks == LOOKS_PER_CLOCK:
+            self._moved = now  # since here it has been looked at in vain
+        elif now - self._moved > self.deadline:
+            raise Stalled(self._stall(now - self._moved))
+
+    def _stall(self, seconds: float) -> str:
+        """Who has waited how long, and for whom as far as it is known."""
+        raise NotImplementedError
+
+
+class Plan(Runner):
     """One all-reduce, to be started any number of times.
 
     `comm`: an mpi4py communicator, or anything with its Send_init and Recv_init. `source`: what
@@ -53,18 +170,14 @@ class Plan:
         deadline: float = 60.0,
         cuda_aware: bool = False,
     ):
-        self.name, self.deadline = schedule.name, deadline
-        self.rank, size = comm.Get_rank(), comm.Get_size()
-        if schedule.size != size:
-            raise ScheduleError(f"{schedule.name} is for {schedule.size} ranks, not {size}")
-        if chunks < 1 or tag < 0 or not deadline > 0:
-            raise AllreduceError(f"chunks {chunks}, tag {tag}, deadline {deadline}: too small")
-        self.result = source if result is None else result
-        self._source = arrays.flat(source, writable=result is None or result is source)
-        in_place = self.result is source
-        self._target = self._source if in_place else arrays.flat(self.result, writable=True)
-        self._memory = arrays.of(self._target)
-        check_pair(self._source, self._target, mean)
+        if schedule.size != comm.Get_size():
+            raise ScheduleError(
+                f"{schedule.name} is for {schedule.size} ranks, not {comm.Get_size()}"
+            )
+        super().__init__(
+            comm, schedule.name, source, result,
+            mean=mean, tag=tag, chunks=chunks, deadline=deadline,
+        )  # fmt: skip
         signature = {
             "count": self._target.size,
             "dtype": arrays.DTYPES.index(self._target.dtype),
@@ -78,46 +191,6 @@ class Plan:
         )
         self._first = exchange_maxima(comm, signature, base, self._compare)
         self._phases = self._first + self._body
-        self._position = self._end = 0  # nothing in flight
-        self._looks, self._moved = 0, 0.0
-        self._closed = False
-
-    def start(self) -> None:
-        """Copy the input, send what can be sent. The input may be changed after it returns."""
-        self.take()
-        self.post()
-
-    def take(self) -> None:
-        """Copy the input; on the thread that owns it."""
-        if self._position < self._end or self._closed:
-            state = "closed" if self._closed else "still in flight"
-            raise AllreduceError(f"{self.name} cannot start: it is {state}")
-        if self._source is not self._target:
-            self._memory.copy(self._target, self._source)
-
-    def post(self) -> None:
-        """Start the messages; on whichever thread drives the communicator."""
-        self._position, self._end = 0, len(self._phases)
-        self._looks = 0
-        if self._end:
-            _in_flight.add(self)
-            self._phases[0].begin()
-
-    @property
-    def position(self) -> int:
-        """How many of its phases are done: it changes whenever the plan has moved on."""
-        return self._position
-
-    def test(self) -> bool:
-        """Move on as far as possible without waiting; whether the result is there."""
-        return self._position == self._end or self._advance(0)
-
-    def wait(self) -> Any:
-        """The result, once it is there."""
-        # The first looks stay in one tight loop: at a few bytes its speed is that of the plan.
-        if self._position < self._end and not self._advance(SPINS):
-            wait_until(self.test, lambda: self.position)
-        return self.result
 
     def close(self) -> None:
         """Give all requests back; messages in flight are cancelled. Only this rank's affair."""
@@ -129,34 +202,6 @@ class Plan:
             phase.free()
         if self._position < self._end:  # its result will never come
             self._phases, self._position, self._end = [Check(self._refuse)], 0, 1
-
-    def __enter__(self) -> "Plan":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _advance(self, patience: int) -> bool:
-        """Move on until a phase has been looked at in vain that often; whether none is left."""
-        phases, position = self._phases, self._position
-        while phases[position].done(patience):
-            self._looks = 0
-            self._position = position = position + 1
-            if position == self._end:
-                _in_flight.discard(self)
-                self._phases = self._body  # ranks compare what they were called with only once
-                self._position = self._end = 0
-                return True
-            phases[position].begin()
-        self._looks += 1
-        if not self._looks % LOOKS_PER_CLOCK:
-            self._check_deadline()
-        return False
 
     def _compare(self, maxima: dict[str, int], minima: dict[str, int]) -> None:
         """Raises Mismatch; every rank sees the same extremes, hence all raise."""
@@ -170,13 +215,6 @@ class Plan:
 
     def _refuse(self) -> None:
         raise AllreduceError(f"{self.name} was closed while it was in flight")
-
-    def _check_deadline(self) -> None:
-        now = time.monotonic()
-        if self._looks == LOOKS_PER_CLOCK:
-            self._moved = now  # since here it has been looked at in vain
-        elif now - self._moved > self.deadline:
-            raise Stalled(self._stall(now - self._moved))
 
     def _stall(self, seconds: float) -> str:
         peers = self._phases[self._position].pending()

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from allreduce import measure as timing
-from allreduce.algorithms import ALGORITHMS
+from allreduce.collectives import CARRIERS, carrier
 from allreduce.errors import AllreduceError
 from allreduce.measure import Rule
-from allreduce.native import NATIVE
 from mpisgd.bench import options, record
 from mpisgd.bench.operations import MOCK_UPS, Vectors, module_of, operation
 from mpisgd.values import tables
@@ -64,7 +63,7 @@ class Settings:
     def cases(self) -> list[Case]:
         """In the order of the table; the library cuts messages by itself."""
         every = product(self.algorithms, self.places, self.sizes, self.chunks)
-        cut = {name for name in self.algorithms if name not in NATIVE and name not in MOCK_UPS}
+        cut = {n for n in self.algorithms if n not in MOCK_UPS and carrier(n).chunked}
         return [
             Case(name, size, in_place, chunks if name in cut else 1)
             for name, in_place, size, chunks in every
@@ -88,7 +87,7 @@ class Settings:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `mpisgd bench allreduce` alone."""
-    known = ", ".join((*ALGORITHMS, *NATIVE))
+    known = ", ".join(CARRIERS)
     add = parser.add_argument
     add("--algorithms", default="all", metavar="NAMES", help=f"with commas: {known} [all]")
     add("--sizes", metavar="SIZES", help="bytes, such as 4:64M or 4,1K,1M [4:1M]")
@@ -108,8 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def settings(arguments: argparse.Namespace) -> Settings:
     """From the command line. UsageError."""
-    library = (*NATIVE, *MOCK_UPS)
-    names = options.algorithms(arguments.algorithms, library, (*ALGORITHMS, *NATIVE))
+    names = options.algorithms(arguments.algorithms, (*CARRIERS, *MOCK_UPS), tuple(CARRIERS))
     if "mpi" in names and not arguments.no_mock_ups:
         names = tuple(dict.fromkeys((*names, *MOCK_UPS)))
     dtype = np.dtype(arguments.dtype)

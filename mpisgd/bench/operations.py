@@ -2,19 +2,18 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from allreduce import arrays, measure
-from allreduce.native import NATIVE, Native, cuda_aware
-from allreduce.plan import Plan
+from allreduce.native import NATIVE, bare, cuda_aware
+from allreduce.plan import Runner
 from allreduce.schedule import bounds
 from mpisgd.mpi.session import local_rank
 from mpisgd.values.errors import MissingExtra
-from mpisgd.values.schedules import build
+from mpisgd.values.schedules import maker
 
 Call = Callable[[], object]
 
@@ -79,12 +78,11 @@ def operation(
     deadline: float = 60.0,
 ) -> Operation:
     """The all-reduce `name`. The library's run bare on host memory, as any program calls them."""
-    source, result = vectors.source, vectors.result
     if name in MOCK_UPS:
-        return Operation(MOCK_UPS[name](comm, source, result), _nothing)
-    if name in NATIVE and isinstance(source, np.ndarray):
-        return _BARE[name](comm, source, result)
-    made = flight(comm, name, vectors, chunks=chunks, nodes=nodes, deadline=deadline)
+        return Operation(MOCK_UPS[name](comm, vectors.source, vectors.result), _nothing)
+    if name in NATIVE and isinstance(vectors.source, np.ndarray):
+        return Operation(*bare(comm, name, vectors.source, vectors.result))
+    made = pending(comm, name, vectors, chunks=chunks, nodes=nodes, deadline=deadline)
     start, wait = made.start, made.wait
 
     def run() -> None:
@@ -94,7 +92,7 @@ def operation(
     return Operation(run, made.close)
 
 
-def flight(
+def pending(
     comm: Any,
     name: str,
     vectors: Vectors,
@@ -102,15 +100,13 @@ def flight(
     chunks: int = 1,
     nodes: Sequence[int] | None = None,
     deadline: float = 60.0,
-) -> Any:
+) -> Runner:
     """The all-reduce `name` with the methods of a Plan."""
     options: dict[str, Any] = {"chunks": chunks, "deadline": deadline}
     if not isinstance(vectors.source, np.ndarray):
         options["cuda_aware"] = cuda_aware()
     result = None if vectors.in_place else vectors.result
-    if name in NATIVE:
-        return Native(comm, name, vectors.source, result, **options)
-    return Plan(comm, build(name, comm.Get_size(), nodes), vectors.source, result, **options)
+    return maker(name, comm.Get_size(), nodes)(comm, vectors.source, result, **options)
 
 
 def _nothing() -> None:
@@ -124,29 +120,6 @@ def library_of(comm: Any) -> Any:
 
 def _given(comm: Any, source: Any, result: Any) -> Any:
     return library_of(comm).IN_PLACE if source is result else source
-
-
-def _blocking(comm: Any, source: Any, result: Any) -> Operation:
-    return Operation(partial(comm.Allreduce, _given(comm, source, result), result), _nothing)
-
-
-def _nonblocking(comm: Any, source: Any, result: Any) -> Operation:
-    given, begin = _given(comm, source, result), comm.Iallreduce
-    return Operation(lambda: begin(given, result).Wait(), _nothing)
-
-
-def _persistent(comm: Any, source: Any, result: Any) -> Operation:
-    request = comm.Allreduce_init(_given(comm, source, result), result)
-    start, wait = request.Start, request.Wait
-
-    def run() -> None:
-        start()
-        wait()
-
-    return Operation(run, request.Free)
-
-
-_BARE = {"mpi": _blocking, "mpi-nonblocking": _nonblocking, "mpi-persistent": _persistent}
 
 
 def _reduce_broadcast(comm: Any, source: Any, result: Any) -> Call:

@@ -1,9 +1,11 @@
 """The options that both benchmarks read alike."""
 
 import argparse
+from collections.abc import Iterable
 
 import numpy as np
 
+from allreduce.algorithms import ALGORITHMS
 from allreduce.errors import ScheduleError
 from allreduce.measure import Rule
 from mpisgd.values.errors import UsageError
@@ -33,7 +35,7 @@ def seed(arguments: argparse.Namespace) -> int:
     return whole(0).read("--seed", arguments.seed)
 
 
-def algorithms(text: str, library: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
+def algorithms(text: str, library: Iterable[str], default: tuple[str, ...]) -> tuple[str, ...]:
     """Names with commas; `all` means `default`. `library`: what may be named beside schedules."""
     names = dict.fromkeys(
         name for part in text.split(",") for name in (default if part == "all" else (part,))
@@ -43,7 +45,8 @@ def algorithms(text: str, library: tuple[str, ...], default: tuple[str, ...]) ->
             try:
                 build(name, 1)
             except ScheduleError as mistake:
-                allowed = f"{mistake}, {', '.join(library)}"
+                others = ", ".join(each for each in library if each not in ALGORITHMS)
+                allowed = f"{mistake}, {others}"
                 raise UsageError("--algorithms", text, allowed) from None
     return tuple(names)
 

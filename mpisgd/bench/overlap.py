@@ -11,18 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from allreduce import measure as timing
-from allreduce.algorithms import ALGORITHMS
+from allreduce.collectives import CARRIERS, carrier
 from allreduce.measure import Rule
-from allreduce.native import NATIVE
 from mpisgd.bench import options, record
-from mpisgd.bench.operations import Vectors, flight, library_of
+from mpisgd.bench.operations import Vectors, library_of, pending
 from mpisgd.bench.work import Gemm, Sleep, Span, Work, beside
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import duration, wholes
 from mpisgd.worlds.pending import ProgressThread, ThreadedAllreduce
 
-NONBLOCKING = tuple(name for name in NATIVE if name != "mpi")
+POLLED = tuple(name for name, row in CARRIERS.items() if row.polled)
 DEFAULT = ("butterfly", "halving-doubling", "mpi-nonblocking")
 WORKS = ("gemm", "sleep")
 PROGRESS = ("poll", "thread")
@@ -78,7 +77,7 @@ class Settings:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `mpisgd bench overlap` alone."""
-    known, default = ", ".join((*ALGORITHMS, *NONBLOCKING)), ",".join(DEFAULT)
+    known, default = ", ".join(POLLED), ",".join(DEFAULT)
     add = parser.add_argument
     add("--algorithms", default=default, metavar="NAMES", help=f"all, or {known} [{default}]")
     add("--sizes", default="64K,1M,4M", metavar="SIZES", help="bytes, as 64K:4M [64K,1M,4M]")
@@ -92,8 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def settings(arguments: argparse.Namespace) -> Settings:
     """From the command line. UsageError."""
-    if "mpi" in arguments.algorithms.split(","):
-        allowed = f"mpi blocks; choose from {', '.join((*ALGORITHMS, *NONBLOCKING))}"
+    blocking = CARRIERS.keys() - POLLED
+    if blocking & set(arguments.algorithms.split(",")):
+        allowed = f"{', '.join(blocking)} blocks; choose from {', '.join(POLLED)}"
         raise UsageError("--algorithms", arguments.algorithms, allowed)
     progress = tuple(dict.fromkeys(arguments.progress.split(",")))
     if not set(progress) <= set(PROGRESS):
@@ -107,9 +107,8 @@ def settings(arguments: argparse.Namespace) -> Settings:
     chunks = options.chunks(arguments.chunks)
     if len(chunks) > 1:
         raise UsageError("--chunks", arguments.chunks, "one number")
-    every = (*ALGORITHMS, *NONBLOCKING)
     return Settings(
-        options.algorithms(arguments.algorithms, NONBLOCKING, every),
+        options.algorithms(arguments.algorithms, POLLED, POLLED),
         sizes,
         chunks[0],
         arguments.work,
@@ -173,7 +172,7 @@ class _Bench:
 
     def measure(self, case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """One row, and the samples [repetition, rank] of its parts."""
-        plan, in_flight = self._flight(case)
+        plan, in_flight = self._pending(case)
 
         def communicate() -> None:
             in_flight.start()
@@ -190,11 +189,11 @@ class _Bench:
         samples["exposed"], longest, polls = self._told(spans[-seconds.shape[1] :])
         return self._row(case, samples, longest, polls), samples
 
-    def _flight(self, case: Case) -> tuple[Any, Any]:
+    def _pending(self, case: Case) -> tuple[Any, Any]:
         """The plan, and what starts it and waits for it."""
         threaded = case.progress == "thread"
-        chunks = 1 if case.algorithm in NATIVE else self.chosen.chunks
-        plan = flight(
+        chunks = self.chosen.chunks if carrier(case.algorithm).chunked else 1
+        plan = pending(
             self.thread.comm if threaded and self.thread else self.comm, case.algorithm,
             Vectors("numpy", case.bytes // DTYPE.itemsize, DTYPE, in_place=True),
             chunks=chunks, nodes=self.nodes, deadline=self.chosen.deadline_s,

@@ -24,7 +24,7 @@ from mpisgd.training.buckets import exposed
 from mpisgd.training.parameters import Parameters, digest
 from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.values.errors import UsageError
-from mpisgd.values.schedules import build
+from mpisgd.values.schedules import maker
 from mpisgd.worlds.mpi import CommunicatorSite
 
 if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times ranks
@@ -96,7 +96,7 @@ class Averaging:
             meta=None if job.resumed is None else job.resumed.meta,
         )  # fmt: skip
         self.site = CommunicatorSite(
-            comm, build(experiment.allreduce, comm.Get_size(), nodes), self.recorder,
+            comm, maker(experiment.allreduce, comm.Get_size(), nodes), self.recorder,
             chunks=experiment.chunks, deadline=experiment.deadline_s,
             step_timer=step_timer(experiment.straggler, experiment.step_seconds, experiment.seed),
             thread_comm=session.thread_comm(comm) if experiment.progress == "thread" else None,
@@ -210,8 +210,8 @@ class MpiWorld:
     def tuned(self, experiment: Experiment, dataset: Dataset) -> Experiment:
         """`--delay auto` from what an all-reduce of these parameters takes."""
         probe = build_worker(experiment, dataset, Place(self.rank, self.size))
-        schedule = build(experiment.allreduce, self.size, self.places.nodes)
-        self._times = delays.measure(self.comm, schedule, experiment, probe)
+        allreduce = maker(experiment.allreduce, self.size, self.places.nodes)
+        self._times = delays.measure(self.comm, allreduce, experiment, probe)
         return delays.tuned(experiment, self._times)
 
     def environment(self, experiment: Experiment) -> dict[str, Any]:

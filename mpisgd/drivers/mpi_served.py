@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from allreduce.algorithms import build
+from allreduce.collectives import maker
 from allreduce.communicator import Communicator
 from mpisgd.algorithms.servers import serve, work
 from mpisgd.drivers.job import Job
@@ -34,7 +34,7 @@ class Served:
         self.recorder = Recorder(comm, job.store, {}, deadline=patience)
         self.ledger = _ledger(comm, job.store, patience)
         self.inner = CommunicatorSite(
-            comm, build("tree", comm.Get_size()), self.recorder, deadline=experiment.deadline_s
+            comm, maker("tree", comm.Get_size()), self.recorder, deadline=experiment.deadline_s
         )
         self.evaluator = self.builder.evaluator(job.store) if self.inner.rank == 0 else None
         self.saver: Any = None

@@ -17,7 +17,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "group", "timeout_s", "backups", "stale", "staleness_rate", "requeue", "staleness", "ramp",
     ),
     "parameter servers": ("servers", "colocated", "push", "reads", "prefetch"),
-    "communication": ("allreduce", "chunks", "progress", "network", "deadline_s"),
+    "communication": ("allreduce", "price_as", "chunks", "progress", "network", "deadline_s"),
     "model and data": (
         "model", "hidden", "data", "data_path", "data_samples", "augment", "batch", "epochs",
         "steps", "dtype", "seed", "plugin_options",

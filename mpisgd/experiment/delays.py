@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from allreduce.algorithms import build
+from allreduce.collectives import Maker
 from allreduce.plan import Plan
-from allreduce.schedule import Schedule
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.mpi import tags
 
@@ -32,20 +33,16 @@ def tuned(experiment: Experiment, times: Times) -> Experiment:
     return replace(experiment, delay=min(delay, tau), tau=tau)
 
 
-def measure(comm: Any, schedule: Schedule, experiment: Experiment, worker: Any) -> Times:
+def measure(comm: Any, allreduce: Maker, experiment: Experiment, worker: Any) -> Times:
     """On real ranks: medians over REPETITIONS of the slowest rank. `worker` is thrown away."""
     inputs, targets = worker.dataset.batch(worker.sampler.indices(1, worker.rank))
     deadline = experiment.deadline_s
+    schedule = build("tree", worker.size)
     samples = np.zeros((2, REPETITIONS, worker.size))
     buffer = worker.parameters.like().buffer
     with (
-        Plan(
-            comm,
-            schedule,
-            buffer,
-            tag=tags.DELAY_PROBE,
-            chunks=experiment.chunks,
-            deadline=deadline,
+        allreduce(
+            comm, buffer, tag=tags.DELAY_PROBE, chunks=experiment.chunks, deadline=deadline
         ) as plan,
         Plan(comm, schedule, samples, tag=tags.DELAY_PROBE + 1, deadline=deadline) as exchange,
     ):

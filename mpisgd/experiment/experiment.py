@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from typing import Any
 
-from allreduce import files
+from allreduce import collectives, files
 from mpisgd.algorithms import OPTIONS
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.data.augment import AUGMENTS
 from mpisgd.experiment import own, step_times, stragglers
 from mpisgd.models import HIDDEN
 from mpisgd.training.learning_rates import SCHEDULES
-from mpisgd.values import options, units
+from mpisgd.values import options
 from mpisgd.values.errors import UsageError, nearest
 
 # Bytes in a bucket of minibatch-overlap. A message of n bytes wastes 1 / (1 + n / (alpha / beta))
@@ -24,21 +24,6 @@ BUCKET = 1 << 18
 def _option(default: Any, kind: options.Kind, help: str, flag: str | None = None) -> Any:
     """A field with how it is read, what it means and, where it differs, its flag."""
     return field(default=default, metadata={"kind": kind, "help": help, "flag": flag})
-
-
-def _size() -> options.Kind:
-    """Bytes of messages, as `mpisgd bench` reads them: 1M is 1 MiB."""
-
-    def parse(value: Any) -> int:
-        try:
-            nbytes = units.parse_size(str(value))
-        except UsageError:  # it cannot name the place
-            raise ValueError from None
-        if nbytes < 1:
-            raise ValueError
-        return nbytes
-
-    return options.Kind("a size such as 256K, 1M or 25MB, at least 1 byte", parse)
 
 
 def _step_time() -> options.Kind:
@@ -69,7 +54,10 @@ class Experiment:
         None, options.number(0, above=True), "how far these steps go [1]"
     )
     bucket_bytes: int | None = _option(
-        None, _size(), "gradients all-reduced together while backward goes on [256K]", "bucket"
+        None,
+        options.size(),
+        "gradients all-reduced together while backward goes on [256K]",
+        "bucket",
     )
     servers: int | None = _option(None, options.whole(1, 4096), "shards of the parameters [1]")
     colocated: bool | None = _option(None, options.switch(), "shard s lives on worker s as well")
@@ -100,7 +88,10 @@ class Experiment:
     ramp: int | None = _option(
         None, options.whole(0), "steps in which staleness rises to that [3 epochs]"
     )
-    allreduce: str = _option("butterfly", own.NAMED["allreduce"], "schedule of the averages")
+    allreduce: str = _option("butterfly", own.NAMED["allreduce"], "who carries the averages")
+    price_as: str | None = _option(
+        None, options.one_of(collectives.SCHEDULES), "what --virtual takes for the MPI library's"
+    )
     chunks: int = _option(1, options.whole(1, 200), "pieces a message is cut in")
     progress: str = _option(
         "poll",
@@ -214,6 +205,11 @@ class Experiment:
             raise UsageError("--progress", "perfect", "poll or thread without --virtual")
         if not virtual and self.network is not None:
             raise UsageError("--network", self.network, "only with --virtual")
+        if not virtual and self.price_as is not None:
+            raise UsageError("--price-as", self.price_as, "only with --virtual")
+        if virtual and not collectives.carrier(self.price_as or self.allreduce).scheduled:
+            allowed = "with --virtual a schedule, or name with --price-as one that stands for it"
+            raise UsageError("--allreduce", self.allreduce, allowed)
 
     def _check_taken(self, place: str, hint: str) -> None:
         """UsageError for an option that the algorithm does not have and others do."""
@@ -238,6 +234,13 @@ class Experiment:
             yield UsageError("--xi", self.xi, "--merge overwrite keeps nothing local")
         if self.merge == "delta" and self.xi is not None:
             yield UsageError("--xi", self.xi, "--merge delta has no xi")
+        carries = collectives.carrier(self.allreduce)
+        if self.chunks != 1 and not carries.chunked:
+            allowed = f"1 only: --allreduce {self.allreduce} cuts messages by itself"
+            yield UsageError("--chunks", self.chunks, allowed)
+        if self.price_as is not None and carries.scheduled:
+            allowed = f"--allreduce {self.allreduce} is priced as itself"
+            yield UsageError("--price-as", self.price_as, allowed)
         if self.prefetch and self.push == "layerwise":
             allowed = (
                 "with --prefetch only whole: parts would leave before the last gradient is answered"

@@ -7,7 +7,7 @@ from inspect import isgeneratorfunction
 from os import stat
 from typing import TYPE_CHECKING, Any
 
-from allreduce.algorithms import ALGORITHMS as SCHEDULES_OF
+from allreduce import collectives
 from mpisgd.algorithms import ALGORITHMS, NAMES, OPTIONS
 from mpisgd.data import DATASETS
 from mpisgd.models import MODELS
@@ -18,8 +18,7 @@ from mpisgd.values.plugins import NEEDED, Plugin, as_text, pairs
 if TYPE_CHECKING:
     from mpisgd.experiment.experiment import Experiment
 
-ALLREDUCES = (*SCHEDULES_OF, *(f"hierarchical:{inner}" for inner in SCHEDULES_OF))
-TABLES = {"algorithm": NAMES, "model": MODELS, "data": DATASETS, "allreduce": ALLREDUCES}
+TABLES = {"algorithm": NAMES, "model": MODELS, "data": DATASETS, "allreduce": collectives.NAMES}
 ARRAYS = ".npz"  # a data set in a file of its own
 NAMED = {
     registry: plugins.kind(registry, table, ARRAYS if registry == "data" else "")

@@ -95,6 +95,9 @@ def _calibrated(experiment: Experiment) -> list[str]:
 def _free_time(experiment: Experiment) -> list[str]:
     """What virtual time leaves out unless it is told."""
     found = []
+    if experiment.price_as is not None:
+        carried = f"--allreduce {experiment.allreduce}"
+        found.append(f"{carried} is priced, and summed, as {experiment.price_as}")
     if experiment.network is None and experiment.ranks > 1:
         found.append("without --network messages take no virtual time")
     if experiment.step_seconds is None:

@@ -31,4 +31,4 @@ def virtual_schedule(experiment: Experiment, cluster: Network) -> Schedule:
     ranks that mpiexec starts on one host."""
     ranks = experiment.ranks
     nodes = [0] * ranks if experiment.network is None else cluster.nodes(ranks)
-    return build(experiment.allreduce, ranks, nodes)
+    return build(experiment.price_as or experiment.allreduce, ranks, nodes)

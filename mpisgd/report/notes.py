@@ -132,7 +132,12 @@ def _assumed(train: Sequence[Named]) -> list[str]:
     virtual = [named for named in train if named.run.virtual]
     free = [n.name for n in virtual if n.run.ranks > 1 and n.run.config.get("network") is None]
     short = [n.name for n in virtual if n.run.config.get("step_time_s") is None]
-    found = []
+    found = [
+        f"averages of the MPI library ({n.run.config.get('allreduce')}) are priced, and summed, as "
+        f"{stand_in}: {n.name}"
+        for n in virtual
+        if (stand_in := n.run.config.get("price_as")) is not None
+    ]
     if free:
         found.append(f"virtual without --network, so messages took no time: {_listed(free)}")
     if short:

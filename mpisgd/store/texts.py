@@ -13,6 +13,7 @@ NUMBER = (int, float)
 TYPES: Mapping[str, tuple[type, ...]] = {
     "algorithm": (str,),
     "allreduce": (str,),
+    "price_as": (str,),
     "tau": (int,),
     "delay": (int, str),
     "xi": NUMBER,

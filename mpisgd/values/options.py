@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from mpisgd.values.errors import UsageError
-from mpisgd.values.units import LONGEST_S, plain, seconds
+from mpisgd.values.units import LONGEST_S, parse_size, plain, seconds
 
 LARGEST = 2**63 - 1  # whole number, where no other bound is named
 
@@ -70,6 +70,21 @@ def duration(low: float = 0.0, *, above: bool = False) -> Kind:
     least = f"more than {low:g} s" if above else f"at least {low:g} s"
     allowed = f"a time such as 20ms, 1.5s or 2min, {least}, at most {LONGEST_S:g} s"
     return Kind(allowed, parse)
+
+
+def size() -> Kind:
+    """Bytes of messages, as `mpisgd bench` reads them: 1M is 1 MiB."""
+
+    def parse(value: Any) -> int:
+        try:
+            nbytes = parse_size(str(value))
+        except UsageError:  # it cannot name the place
+            raise ValueError from None
+        if nbytes < 1:
+            raise ValueError
+        return nbytes
+
+    return Kind("a size such as 256K, 1M or 25MB, at least 1 byte", parse)
 
 
 def one_of(names: Iterable[str]) -> Kind:

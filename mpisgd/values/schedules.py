@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from allreduce import algorithms
+from allreduce import algorithms, collectives
 from allreduce.errors import ScheduleError
 from allreduce.schedule import Schedule
 from allreduce.verify import verify
@@ -36,6 +36,12 @@ def build(
             raise UsageError(plugin.option, name, f"is no all-reduce: {wrong}") from None
         _right.add(key)
     return schedule.named(name)
+
+
+def maker(name: str, size: int, nodes: Sequence[int] | None = None) -> collectives.Maker:
+    """What makes all-reduces `name` of `size` ranks; names, `nodes` and errors as for `build`, and
+    the MPI library's own."""
+    return collectives.maker(name, size, nodes, build)
 
 
 def digests(names: Iterable[str], size: int) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from allreduce.algorithms import broadcast, build
+from allreduce.collectives import Maker
 from allreduce.plan import Plan
 from allreduce.schedule import Schedule
 from mpisgd.experiment import stragglers
@@ -68,7 +69,7 @@ class CommunicatorSite:
     def __init__(
         self,
         comm: Any,
-        schedule: Schedule,
+        allreduce: Maker,
         recorder: Recorder,
         *,
         chunks: int = 1,
@@ -78,9 +79,10 @@ class CommunicatorSite:
         thread_comm: Any = None,
         keep: Callable[[Worker], object] | None = None,
     ):
-        """`step_time`, `step_timer`: how long to pad each computation. `thread_comm`: let a thread
-        drive the algorithm's plans on it. `keep` saves the run, at a rest."""
-        self.comm, self.schedule, self.recorder = comm, schedule, recorder
+        """`allreduce` makes the averages. `step_time`, `step_timer`: how long to pad each
+        computation. `thread_comm`: let a thread drive the averages on it. `keep` saves the run,
+        at a rest."""
+        self.comm, self.allreduce, self.recorder = comm, allreduce, recorder
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.chunks, self.deadline = chunks, deadline
         self.step_timer = step_timer or stragglers.StepTimer(step_time, None)
@@ -169,9 +171,9 @@ class CommunicatorSite:
 
     def plan(self, buffer: np.ndarray) -> Any:
         comm = self.comm if self.thread is None else self.thread.comm
-        plan = Plan(
-            comm, self.schedule, buffer, mean=True, tag=len(self._allreduces),
-            chunks=self.chunks, deadline=self.deadline,
+        plan = self.allreduce(
+            comm, buffer, mean=True, tag=len(self._allreduces), chunks=self.chunks,
+            deadline=self.deadline,
         )  # fmt: skip
         pending: PolledAllreduce | ThreadedAllreduce
         if self.thread is None:
@@ -260,12 +262,16 @@ class CommunicatorSite:
             return None
         mean = worker.parameters.like()
         mean.flat[...] = worker.ema.average
-        self._all_reduce(self.schedule, mean.buffer, mean=True)
+        with self.allreduce(
+            self.comm, mean.buffer, mean=True, tag=tags.OF_THE_SITE, deadline=self.deadline
+        ) as plan:
+            plan.start()
+            plan.wait()
         return mean
 
-    def _all_reduce(self, schedule: Schedule, buffer: np.ndarray, mean: bool = False) -> None:
+    def _all_reduce(self, schedule: Schedule, buffer: np.ndarray) -> None:
         with Plan(
-            self.comm, schedule, buffer, mean=mean, tag=tags.OF_THE_SITE, deadline=self.deadline
+            self.comm, schedule, buffer, tag=tags.OF_THE_SITE, deadline=self.deadline
         ) as plan:
             plan.start()
             plan.wait()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from allreduce.plan import Plan, wait_until
+from allreduce.plan import Runner, wait_until
 
 PAUSE = 5e-5  # s a thread sleeps between looks while its rank computes: it needs the same core
 
@@ -18,7 +18,7 @@ Clock = Callable[[], float]  # seconds since the run began
 class _Pending:
     """A plan, and when it was started last and its arrival was noticed."""
 
-    plan: Plan
+    plan: Runner
     began_s = ended_s = math.nan
 
     def state(self) -> dict[str, float]:
@@ -40,7 +40,7 @@ class PolledAllreduce(_Pending):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Runner,
         begin: Callable[["PolledAllreduce"], None],
         look: Callable[[], None],
         now: Clock,
@@ -68,7 +68,7 @@ class PolledAllreduce(_Pending):
 class ThreadedAllreduce(_Pending):
     """A plan that a ProgressThread moves on. The input is copied on the caller's thread."""
 
-    def __init__(self, thread: "ProgressThread", plan: Plan, now: Clock):
+    def __init__(self, thread: "ProgressThread", plan: Runner, now: Clock):
         self.plan, self._thread, self._now = plan, thread, now
         self.arrived = threading.Event()
         self.arrived.set()

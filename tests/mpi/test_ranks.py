@@ -40,3 +40,9 @@ def test_a_stalled_native_allreduce_ends_the_job(mpi, name):
     assert re.search(
         rf"rank 0 has waited 0\.\d+ s for some of the 2 ranks in all-reduce {name}", said
     ), said
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_training_is_the_same_whoever_carries_its_averages(mpi, ranks):
+    """Up to the rounding of another order of sums; looked at, and by a thread."""
+    assert "32 runs agree" in mpi(ranks, "train_carriers.py", timeout=120).stdout
