@@ -67,24 +67,6 @@ def test_training_takes_a_new_carrier_from_its_row(monkeypatch):
 TRAIN = ["train", "--hidden=4", "--data-samples=90", "--steps=6", "--algorithm=dasgd"]
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--virtual=2", "--allreduce=mpi"], "--allreduce 'mpi': with --virtual a schedule, or"),
-        (["--virtual=2", "--price-as=ring"], "--allreduce butterfly is priced as itself"),
-        (["--allreduce=mpi", "--price-as=ring"], "--price-as 'ring': only with --virtual"),
-        (["--virtual=2", "--allreduce=mpi", "--price-as=mpi"], "--price-as 'mpi': one of tree, "),
-        (["--allreduce=mpi-persistent", "--chunks=2"], "--allreduce mpi-persistent cuts messages"),
-    ],
-)
-def test_what_has_no_schedule_is_refused_by_name(words, told, capsys):
-    assert cli.main([*TRAIN, *words]) == 2
-    printed = capsys.readouterr()
-    assert told in printed.err
-    assert printed.err.count("\n") == 1
-    assert not printed.out
-
-
 def test_a_library_call_priced_as_a_schedule_is_that_schedule_and_says_so(tmp_path, capsys):
     words = [*TRAIN, "--virtual=3", "--network=ethernet-10g", "--output"]
     assert cli.main([*words, str(tmp_path / "ring.h5"), "--allreduce=ring"]) == 0
