@@ -114,3 +114,36 @@ def test_the_check_itself_sees_lazy_imports():
     assert not importers("cupy", {"a": tree})
     assert importers("mpi4py", {"a": tree}) == importers("h5py", {"a": tree}) == {"a"}
     assert not importers("h5", {"a": tree})
+
+
+def modules(path: str) -> str:
+    """`mpisgd/models/__init__.py` -> `mpisgd.models`."""
+    return ".".join(Path(path).with_suffix("").parts).removesuffix(".__init__")
+
+
+def graph(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Each module, and those of these it imports, also lazily."""
+    names = {modules(path) for path in trees}
+    found: dict[str, set[str]] = {}
+    for path, tree in trees.items():
+        both = {(name, name.rpartition(".")[0]) for name in imports(tree)}
+        mine = {name if name in names else parent for name, parent in both} & names
+        found[modules(path)] = mine - {modules(path)}
+    return found
+
+
+def circles(links: dict[str, set[str]]) -> set[str]:
+    """What is left when modules that import none of the rest, or that none imports, are taken
+    away again and again."""
+    left = dict(links)
+    while True:
+        imported = set().union(*left.values()) if left else set()
+        free = {name for name in left if not left[name] & left.keys() or name not in imported}
+        if not free:
+            return set(left)
+        left = {name: its - free for name, its in left.items() if name not in free}
+
+
+def test_imports_run_downwards():
+    assert not circles(graph(EVERYTHING))
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {"b", "c"}

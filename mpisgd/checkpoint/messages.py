@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from allreduce.communicator import Communicator, Request
 from allreduce.errors import Stalled
 from allreduce.plan import wait_until
 from mpisgd.checkpoint.state import pack, unpack
@@ -27,9 +28,9 @@ class Heartbeat:
     """Words to those who wait for this rank, `to`: a rank and a tag each. `release` ends it, for
     those who are handing in: theirs are the tags of answers."""
 
-    def __init__(self, comm: Any, to: Iterable[tuple[int, int]], deadline: float):
+    def __init__(self, comm: Communicator, to: Iterable[tuple[int, int]], deadline: float):
         self.comm, self.to, self.deadline = comm, list(to), deadline
-        self._sends: list[tuple[int, Any]] = []
+        self._sends: list[tuple[int, Request]] = []
         self._at = time.monotonic()
 
     def beat(self) -> None:
@@ -54,7 +55,7 @@ class Heartbeat:
         self._sends = []
 
 
-def post(comm: Any, state: Mapping[str, Any], to: int, tag: int = TAG) -> list[Any]:
+def post(comm: Communicator, state: Mapping[str, Any], to: int, tag: int = TAG) -> list[Request]:
     """Send a state, without waiting; the requests."""
     octets = pack(state)
     pieces = (octets[low : low + PIECE] for low in range(0, octets.size, PIECE))
@@ -62,7 +63,7 @@ def post(comm: Any, state: Mapping[str, Any], to: int, tag: int = TAG) -> list[A
 
 
 def coming(
-    comm: Any, source: int, deadline: float, tag: int = TAG,
+    comm: Communicator, source: int, deadline: float, tag: int = TAG,
     beat: Callable[[], object] = lambda: None,
 ) -> Generator[None, None, dict[str, Any]]:  # fmt: skip
     """The next state that rank `source` sends; yields until it is there. Raises Stalled once that
@@ -78,7 +79,7 @@ def coming(
 
 
 def handing_in(
-    comm: Any, states: Iterable[Mapping[str, Any]], deadline: float, tag: int = TAG
+    comm: Communicator, states: Iterable[Mapping[str, Any]], deadline: float, tag: int = TAG
 ) -> Waiting:
     """Send states to rank 0, and yield until it lets this rank go on. Raises Stalled."""
     requests = [request for state in states for request in post(comm, state, 0, tag)]
@@ -88,7 +89,7 @@ def handing_in(
 
 
 def send(
-    comm: Any, state: Mapping[str, Any], to: int, deadline: float,
+    comm: Communicator, state: Mapping[str, Any], to: int, deadline: float,
     beat: Callable[[], object] = lambda: None,
 ) -> None:  # fmt: skip
     """Wait until rank `to` has taken it. Raises Stalled."""
@@ -97,7 +98,7 @@ def send(
 
 
 def receive(
-    comm: Any, source: int, deadline: float, beat: Callable[[], object] = lambda: None,
+    comm: Communicator, source: int, deadline: float, beat: Callable[[], object] = lambda: None,
     tag: int = TAG,
 ) -> dict[str, Any]:  # fmt: skip
     """The next state that rank `source` sends, waited for. Raises Stalled."""
@@ -120,7 +121,11 @@ def finished(waiting: Generator[None, None, Any]) -> Any:
 
 
 def _done(
-    request: Any, comm: Any, peer: int, deadline: float, beat: Callable[[], object] = lambda: None
+    request: Request,
+    comm: Communicator,
+    peer: int,
+    deadline: float,
+    beat: Callable[[], object] = lambda: None,
 ) -> Waiting:
     began = time.monotonic()
     while not request.Test():

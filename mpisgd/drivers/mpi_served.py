@@ -1,7 +1,7 @@
 """Servers and workers in a run of real ranks: who is here, and how the run is summed up."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from mpisgd.training.parameters import Parameters
 from mpisgd.worlds.mpi import CommunicatorSite
 from mpisgd.worlds.mpi_servers import MpiServerSite, MpiWorkerSite, Scheduler
 
+if TYPE_CHECKING:
+    from mpisgd.drivers.mpi_saving import Saver
+
 COLUMNS = tuple(field.name for field in group("updates"))
 
 
@@ -37,12 +40,14 @@ class Served:
             comm, maker("tree", comm.Get_size()), self.recorder, deadline=experiment.deadline_s
         )
         self.evaluator = self.builder.evaluator(job.store) if self.inner.rank == 0 else None
-        self.saver: Any = None
+        self.saver: Saver | None = None
         if job.checkpointing is not None:
-            from mpisgd.drivers.mpi_saving import Rank, Saver, SharedSaver
+            from mpisgd.drivers import mpi_saving
 
-            kind = Saver if len(self.builder.roles.servers) == 1 else SharedSaver
-            rank = Rank(
+            kind = (
+                mpi_saving.Saver if len(self.builder.roles.servers) == 1 else mpi_saving.SharedSaver
+            )
+            rank = mpi_saving.Rank(
                 self.builder, self.inner, self.recorder.rows, self.ledger, self.evaluator, signals
             )
             self.saver = kind(job.checkpointing, rank)

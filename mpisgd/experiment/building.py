@@ -3,10 +3,18 @@
 NumPy and the rest are imported where they are used: a command line is checked without them.
 """
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpisgd.experiment import own
 from mpisgd.experiment.experiment import Experiment
+
+if TYPE_CHECKING:
+    from mpisgd.checkpoint.rests import Rests
+    from mpisgd.data import Dataset
+    from mpisgd.data.augment import Augment
+    from mpisgd.models import Model
+    from mpisgd.training.parameters import Parameters
+    from mpisgd.training.worker import Worker
 
 
 class Place(NamedTuple):
@@ -17,7 +25,9 @@ class Place(NamedTuple):
     size: int
 
 
-def build_worker(experiment: Experiment, dataset: Any, site: Any, rests: Any = None) -> Any:
+def build_worker(
+    experiment: Experiment, dataset: "Dataset", site: Any, rests: "Rests | None" = None
+) -> "Worker":
     """The Worker of one rank: model, data, optimiser on its site. `experiment` is resolved;
     `rests`: when it is saved (checkpoint.rests)."""
     from mpisgd.data.shards import Sampler
@@ -39,7 +49,7 @@ def build_worker(experiment: Experiment, dataset: Any, site: Any, rests: Any = N
     )  # fmt: skip
 
 
-def build_model(experiment: Experiment, dataset: Any, rank: int, size: int) -> Any:
+def build_model(experiment: Experiment, dataset: "Dataset", rank: int, size: int) -> "Model":
     """The model of rank `rank` of the `size` that train."""
     from mpisgd import models
 
@@ -53,14 +63,14 @@ def build_model(experiment: Experiment, dataset: Any, rank: int, size: int) -> A
     )
 
 
-def build_augment(experiment: Experiment, dataset: Any) -> Any:
+def build_augment(experiment: Experiment, dataset: "Dataset") -> "Augment | None":
     """What is done to each batch; None for nothing."""
     from mpisgd.data import augment
 
     return augment.build(experiment.augment, experiment.seed, dataset)
 
 
-def build_parameters(experiment: Experiment, model: Any, extra: int = 0) -> Any:
+def build_parameters(experiment: Experiment, model: "Model", extra: int = 0) -> "Parameters":
     """Where every rank starts."""
     import numpy as np
 
@@ -88,7 +98,7 @@ def build_rule(experiment: Experiment, flat: Any) -> tuple[Any, Any]:
     return optimiser, ema
 
 
-def algorithm_run(experiment: Experiment, worker: Any) -> Any:
+def algorithm_run(experiment: Experiment, worker: "Worker") -> Any:
     """The generator of the experiment's algorithm on `worker`."""
     from mpisgd.algorithms import ALGORITHMS
     from mpisgd.values.registry import resolve
@@ -101,7 +111,7 @@ def algorithm_run(experiment: Experiment, worker: Any) -> Any:
     return function(worker, **options, **own.given(experiment, "algorithm"))
 
 
-def load(experiment: Experiment) -> Any:
+def load(experiment: Experiment) -> "Dataset":
     """The experiment's data set."""
     from mpisgd import data
 
@@ -115,6 +125,6 @@ def load(experiment: Experiment) -> Any:
     )  # fmt: skip
 
 
-def resolve_for(experiment: Experiment, dataset: Any, ranks: int) -> Experiment:
+def resolve_for(experiment: Experiment, dataset: "Dataset", ranks: int) -> Experiment:
     """The experiment with what follows from the data and the number of ranks."""
     return experiment.resolved(ranks, dataset.samples)

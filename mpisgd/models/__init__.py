@@ -58,6 +58,8 @@ Progress = Callable[[float], object]
 # Called with `low` when `gradient.flat[low:]` is final: low never rises, the last call says 0.
 Ready = Callable[[int], object]
 
+CHECKS = {"torch": "mpisgd.models.torch_data:check"}  # of data, before what takes long to import
+
 
 class Sums(NamedTuple):
     """Sums over samples, so that the parts of several ranks add up to the whole."""
@@ -122,7 +124,5 @@ def build(name: str, dataset: Dataset, **options: Any) -> Model:
     """
     chosen = ModelOptions(name, **options)
     if name.startswith("torch:") and name in MODELS:
-        from mpisgd.models import torch_data
-
-        torch_data.check(dataset, chosen)
+        resolve(CHECKS, "torch", "--model")(dataset, chosen)
     return resolve(MODELS, name, "--model")(dataset, chosen)

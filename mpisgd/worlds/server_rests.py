@@ -19,7 +19,6 @@ from mpisgd.checkpoint.messages import BACK, TAG, WORKERS_TAG, Heartbeat, coming
 from mpisgd.servers.messages import Request as Header
 from mpisgd.servers.roles import Roles
 from mpisgd.servers.server import Server
-from mpisgd.servers.worker import ServedWorker
 from mpisgd.training.site import Steps
 
 TO_SERVERS, TO_WORKERS = 31960, 31961  # tags of server 0's words
@@ -113,31 +112,28 @@ class Leader:
 
 
 class _Part:
-    """One that is led. Words come from `leader`, the rank of server 0.
+    """One that is led. Words of `numbers` come from the rank of server 0.
 
     `hand_over`: sends the rows that the leader counts on their way, and says how many there were.
     """
 
     tag: int  # of what it hands in
     words: int  # tag of the leader's words
-    kind: type  # of their numbers
 
     def __init__(
         self,
         comm: Communicator,
         roles: Roles,
+        numbers: np.ndarray,
         deadline: float,
         hand_over: Callable[[], dict[str, int]],
     ):
         self.comm, self.leader, self.deadline = comm, roles.servers[0], deadline
-        self.hand_over = hand_over
-        self._has_word = False
-        self._numbers: np.ndarray = np.zeros(self.length(roles), self.kind)
+        self.hand_over, self._numbers, self._has_word = hand_over, numbers, False
 
-    @staticmethod
-    def length(roles: Roles) -> int:
-        """Of a word."""
-        raise NotImplementedError
+    def join(self, who: Any) -> None:
+        """It is of that server or worker."""
+        self.who, self.site = who, who.site
 
     def called(self) -> bool:
         """Whether a word has come, and what it speaks of."""
@@ -153,25 +149,21 @@ class _Part:
         """Nothing."""
         yield from ()
 
-    def _hand_in(self, told: dict[str, Any], own: Any, site: Any) -> Steps:
-        """Until the leader lets it go on. Rows that it counts are on their way."""
-        states = [told | self.hand_over(), {"own": own, "site": site}]
+    def _hand_in(self, told: dict[str, Any]) -> Steps:
+        """What it is, until the leader lets it go on. Rows that it counts are on their way."""
+        state = {"own": self.who.state(), "site": self.site.state()}
+        states = [told | self.hand_over(), state]
         yield from handing_in(self.comm, states, self.deadline, self.tag)
 
 
 class ServerPart(_Part):
     """Another server's."""
 
-    tag, words, kind = TAG, TO_SERVERS, int
+    tag, words = TAG, TO_SERVERS
     _ended = False
 
-    @staticmethod
-    def length(roles: Roles) -> int:
-        return 2 + len(roles.workers)
-
-    def join(self, server: Server) -> None:
-        self.server = server
-        self.site: Any = server.site
+    def __init__(self, comm: Communicator, roles: Roles, *more: Any):
+        super().__init__(comm, roles, np.zeros(2 + len(roles.workers), int), *more)
 
     def _ready(self) -> bool:
         kind, verdicts, *steps = self._numbers.tolist()
@@ -179,18 +171,16 @@ class ServerPart(_Part):
             return True
         came = self.site.steps
         return self.site.verdicts.count >= verdicts and all(
-            came[worker] >= steps[worker] for worker in self.server.serves
+            came[worker] >= steps[worker] for worker in self.who.serves
         )
 
     def attend(self) -> Generator[None, None, bool]:
         """What the word says."""
-        server, self._has_word = self.server, False
+        server, self._has_word = self.who, False
         if self._numbers[0] == REST:
-            told = {
-                "waiting": np.array(sorted(server.waiting), int),
-                "snapshots": self.site.snapshots.sent,
-            }
-            yield from self._hand_in(told, server.state(), self.site.state())
+            waiting = np.array(sorted(server.waiting), int)
+            sent = self.site.snapshots.sent
+            yield from self._hand_in({"waiting": waiting, "snapshots": sent})
             return False
         self._ended = self._numbers[0] == END
         wakes = not self._ended and server.going and not server.follows
@@ -208,22 +198,16 @@ class ServerPart(_Part):
 class WorkerPart(_Part):
     """A worker's."""
 
-    tag, words, kind = WORKERS_TAG, TO_WORKERS, np.uint8
+    tag, words = WORKERS_TAG, TO_WORKERS
 
-    @staticmethod
-    def length(roles: Roles) -> int:
-        return len(roles.servers)
-
-    def join(self, worker: ServedWorker) -> None:
-        self.worker = worker
-        self.site: Any = worker.site
+    def __init__(self, comm: Communicator, roles: Roles, *more: Any):
+        super().__init__(comm, roles, np.zeros(len(roles.servers), np.uint8), *more)
 
     def _ready(self) -> bool:
-        return self.worker.awaited == set(np.flatnonzero(self._numbers).tolist())
+        return self.who.awaited == set(np.flatnonzero(self._numbers).tolist())
 
     def attend(self) -> Generator[None, None, bool]:
         """Hand in what it is."""
         self._has_word = False
-        told = {"reported": self.site.reported}
-        yield from self._hand_in(told, self.worker.state(), self.site.state())
+        yield from self._hand_in({"reported": self.site.reported})
         return False
