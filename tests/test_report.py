@@ -438,10 +438,10 @@ def test_what_the_system_refuses_to_write_is_one_line_and_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mpisgd.commands.report.os.replace", fail)
+        patch.setattr("os.replace", fail)
         assert main(["report", str(folder / "a.h5"), "--trace", str(page)]) == 2
     err = capsys.readouterr().err
-    assert f"{page}: cannot be written: No space left on device" in err
+    assert f"--trace '{page}': cannot be written: No space left on device" in err
     kept = folder / "figures"
     kept.mkdir()
     monkeypatch.setattr("mpisgd.commands.report.os.access", lambda path, mode: False)

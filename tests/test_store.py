@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mpisgd.store import schema
 from mpisgd.store.reader import read
-from mpisgd.store.target import check_target
+from mpisgd.store.target import check_target, partial_path
 from mpisgd.store.writer import StoreError, Writer
 from mpisgd.values.errors import UsageError
 
@@ -172,10 +172,12 @@ def test_the_page_about_the_schema_is_current():
 
 def test_targets_that_cannot_be_written_are_refused_in_one_line(tmp_path):
     (tmp_path / "there.h5").write_bytes(b"precious")
-    (tmp_path / "left.h5.partial").write_bytes(b"measured")
+    (tmp_path / "left.h5.partial").write_bytes(b"")
+    (tmp_path / "mine.h5.partial").write_bytes(b"notes of the user's")
     for name, reason in {
         "there.h5": "--output.*there.h5'.*--overwrite",
         "left.h5": "left.h5.partial.*--overwrite",
+        "mine.h5": "mine.h5.partial'.*is no file of a run",
         "no/run.h5": "no folder",
         ".": "is a folder|must name",
         "run.h5/": "must name a file",
@@ -187,7 +189,8 @@ def test_targets_that_cannot_be_written_are_refused_in_one_line(tmp_path):
         with pytest.raises(UsageError):
             writer(f"{tmp_path}/{name}")
     assert (tmp_path / "there.h5").read_bytes() == b"precious"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["left.h5.partial", "there.h5"]
+    left = ["left.h5.partial", "mine.h5.partial", "there.h5"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == left
     check_target(tmp_path / "there.h5", overwrite=True)
 
 
@@ -282,7 +285,8 @@ def test_a_kill_at_any_moment_loses_no_flushed_row(tmp_path):
         path = tmp_path / f"{trial}.h5"
         complete_at = chance.randrange(1, 30) if trial % 3 == 0 else -1
         told = killed_run(path, chance, complete_at)
-        with read(path) as run:
+        resumed = partial_path(path)  # from the complete one, which stays beside it meanwhile
+        with read(resumed if resumed.exists() else path) as run:
             rows = run.steps["wait_s"]
             assert len(rows) >= told
             expected = np.arange(1, len(rows) + 1)[:, None] + np.arange(3) / 10

@@ -20,6 +20,7 @@ import numpy as np
 from allreduce.files import regular
 from mpisgd.checkpoint.meta import wrong
 from mpisgd.checkpoint.state import KINDS, flatten, unflatten
+from mpisgd.values import files
 from mpisgd.values.errors import UsageError
 
 FORMAT, VERSION = "mpisgd checkpoint", 1
@@ -55,7 +56,8 @@ def write(
     told; nothing of the file is left then. `alive` is called now and then.
     """
     try:
-        with open(path, "wb") as raw:
+        path.unlink(missing_ok=True)
+        with os.fdopen(files.created(path), "wb") as raw:
             try:
                 digest = _stream(raw, meta, states, alive or (lambda: None))
                 raw.flush()

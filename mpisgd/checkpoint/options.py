@@ -9,6 +9,7 @@ from mpisgd.checkpoint import place
 from mpisgd.store.target import names
 from mpisgd.values import options
 from mpisgd.values.errors import UsageError
+from mpisgd.values.files import resolved
 
 AUTO = "auto"
 EVERY = "a whole number of steps, or a time such as 30s or 5min"
@@ -43,6 +44,17 @@ class Saving:
         if self.resume is None and not self.overwrite and there is not None:
             allowed = "is there from an earlier run; pass --resume auto to go on, or --overwrite"
             raise UsageError(self.option, str(there), allowed)
+        if self.overwrite:
+            self._check_ours()
+
+    def _check_ours(self) -> None:
+        """UsageError for a file beside FILE, whose name nobody gave, that no run has written."""
+        from mpisgd.checkpoint.file import claims
+
+        for there in (*place.candidates(self.place), *place.parts(self.place)):
+            if there != self.place and os.path.lexists(there) and not claims(there):
+                allowed = "is no checkpoint, and is left as it is; choose another name"
+                raise UsageError(self.option, str(there), allowed)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,15 +98,17 @@ def saving(
             given = ("--checkpoint-every", every) if resume is None else ("--resume", resume)
             raise UsageError(*given, "needs --checkpoint FILE or --output FILE, to lie beside it")
         option = "--resume" if output is None else "--output"
-        file = resume if output is None else output + place.ENDING
+        file = resume if output is None else f"{resolved(output)}{place.ENDING}"
     if resume is not None and overwrite:
         raise UsageError("--overwrite", None, "not with --resume, which continues what is there")
-    if not file or "\0" in file or resume == "":
+    if not file or "\0" in file or not Path(file).name or resume == "":
         raise UsageError("--checkpoint" if not file else option, file, "must name a file")
+    if resume not in (None, AUTO) and not Path(resume).name:
+        raise UsageError("--resume", resume, "must name a file")
     if output:
         _check_apart(Path(file), option, output)
     steps, seconds = _every(None if every is None else str(every))
-    return Saving(Path(file), option, steps, seconds, resume, overwrite, per_rank)
+    return Saving(resolved(file), option, steps, seconds, resume, overwrite, per_rank)
 
 
 def _check_apart(file: Path, option: str, output: str) -> None:

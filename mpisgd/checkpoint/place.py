@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from glob import escape
 from pathlib import Path
@@ -48,7 +49,7 @@ def check(path: Path, option: str) -> None:
     if not path.name or os.path.isdir(path):
         raise UsageError(option, str(path), "must name a file")
     for there in (path, previous(path), writing(path)):
-        if os.path.lexists(there) and not os.path.isfile(there):
+        if os.path.lexists(there) and not stat.S_ISREG(os.lstat(there).st_mode):
             raise UsageError(option, str(there), "is no regular file, and is left as it is")
     folder = path.parent
     if not os.path.isdir(folder):

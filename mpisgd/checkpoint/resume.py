@@ -188,7 +188,7 @@ def _result(output: str) -> _Result | None:
     target = Path(output)
     if not target.exists() and not partial_path(target).exists():
         return None
-    from mpisgd.store.reader import DamagedFile, read
+    from mpisgd.store.reader import DamagedFile, ForeignFile, read
 
     try:
         with read(target) as run:
@@ -196,8 +196,8 @@ def _result(output: str) -> _Result | None:
                 raise UsageError("--output", output, "is no result of train")
             rows = int(run.reported.max(initial=0))
             return _Result(run.path, run.complete, run.virtual, run.config, rows)
-    except DamagedFile:
-        if target.exists():
+    except DamagedFile as damage:
+        if target.exists() or isinstance(damage, ForeignFile):
             raise
         return None
 

@@ -9,7 +9,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mpisgd.predict.figures import check
+from mpisgd.predict.figures import check, write
 from mpisgd.store.target import check_not_read
 from mpisgd.values import quantities
 from mpisgd.values.drawing import own_style
@@ -245,7 +245,4 @@ def draw(path: str, found: list[list[Row]]) -> None:
     axes.set_ylabel("expected seconds to converge")
     axes.grid(True, which="both", alpha=0.25)
     axes.legend(fontsize=8)
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise UsageError("--figure", path, str(error.strerror)) from None
+    write(figure, path)

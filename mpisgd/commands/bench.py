@@ -5,6 +5,7 @@ from functools import partial
 
 from mpisgd.bench import allreduce, overlap
 from mpisgd.mpi import session
+from mpisgd.store.lock import held_together
 from mpisgd.store.target import check_target
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
@@ -58,4 +59,5 @@ def _run(comm, module, settings, arguments: argparse.Namespace) -> int:
     session.agree(comm, error, settings.deadline_s)
     if own:
         session.agree_on(comm, f"contents of {', '.join(own)}", repr(own), settings.deadline_s)
-    return module.measure(comm, settings, arguments)
+    with held_together(comm, arguments.output, settings.deadline_s):
+        return module.measure(comm, settings, arguments)

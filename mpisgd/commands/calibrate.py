@@ -35,8 +35,9 @@ from mpisgd.experiment.arguments import from_arguments
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.models import HIDDEN
 from mpisgd.predict import calibration
+from mpisgd.store.lock import held_together
 from mpisgd.store.target import check_not_read, check_target
-from mpisgd.values import tables
+from mpisgd.values import files, tables
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import whole, wholes
 
@@ -92,8 +93,14 @@ def run(arguments: argparse.Namespace) -> int:
         told = (experiment.network, experiment.step_time_s, experiment.data_path)
         check_not_read(arguments.output, [str(file) for file in told if file is not None])
     comm = session.world()
-    work = partial(_calibrate, comm, experiment, repetitions, batches, arguments)
+    work = partial(_alone_there, comm, experiment, repetitions, batches, arguments)
     return session.guarded(comm, work)
+
+
+def _alone_there(comm: Any, experiment: Experiment, *more: Any) -> int:
+    """`_calibrate`, while nobody else writes --output."""
+    with held_together(comm, more[-1].output, experiment.deadline_s):
+        return _calibrate(comm, experiment, *more)
 
 
 def _calibrate(
@@ -103,10 +110,9 @@ def _calibrate(
     batches: tuple[int, ...],
     arguments: argparse.Namespace,
 ) -> int:
-    from mpisgd.mpi import cores, session
+    from mpisgd.mpi import cores
 
     rank, size = comm.Get_rank(), comm.Get_size()
-    session.agree(comm, None, experiment.deadline_s)
     where = cores.places(comm, experiment.deadline_s)
     hosts = where.hosts
     if rank == 0 and where.crowded:
@@ -126,7 +132,7 @@ def _calibrate(
             path = Path(arguments.output)
             links = _network(path.stem, found, hosts).with_(**words)
             text = links.toml() + _notes(found, steps, experiment, hosts)
-            path.write_text(text, encoding="utf-8")
+            files.write(path, text.encode())
     return 0
 
 

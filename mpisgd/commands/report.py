@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpisgd.store.lock import save
 from mpisgd.store.target import check_not_read, check_target
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
@@ -113,26 +114,20 @@ def _write(made: "Report", arguments: argparse.Namespace) -> None:
         Path(arguments.figures).mkdir(exist_ok=True)
         for name, figure in draw(made).items():
             path = Path(arguments.figures) / f"{name}.{arguments.picture}"
-            _save(path, encoded(figure, arguments.picture))
+            _save(path, encoded(figure, arguments.picture), "--figures")
     if arguments.html:
         from mpisgd.report.html import page
 
-        _save(Path(arguments.html), page(made).encode())
+        _save(Path(arguments.html), page(made).encode(), "--html")
     if arguments.trace:
         from mpisgd.report.trace import timeline
 
-        _save(Path(arguments.trace), timeline(made.runs).encode())
+        _save(Path(arguments.trace), timeline(made.runs).encode(), "--trace")
 
 
-def _save(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.whole")
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-        print(f"mpisgd report: wrote {path}", file=sys.stderr)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise UsageError(str(path), None, f"cannot be written: {error.strerror}") from error
+def _save(path: Path, content: bytes, option: str) -> None:
+    save(path, content, option)
+    print(f"mpisgd report: wrote {path}", file=sys.stderr)
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:

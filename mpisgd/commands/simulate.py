@@ -17,6 +17,7 @@ from allreduce.simulate import simulate
 from allreduce.simulate.goal import goal
 from allreduce.simulate.program import messages
 from mpisgd.predict import calibration
+from mpisgd.store.lock import save
 from mpisgd.store.target import check_not_read
 from mpisgd.values import quantities
 from mpisgd.values.errors import UsageError
@@ -251,8 +252,4 @@ def _row(
 
 def _write_goal(path: str, chunks: int, chosen: Network, schedule: Schedule, nbytes: int) -> None:
     text = goal(schedule, nbytes, sum_s_per_B=chosen.sum_s_per_B, chunks=chunks)
-    try:
-        with open(path, "w", encoding="ascii") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError("--goal", path, str(error.strerror)) from None
+    save(path, text.encode("ascii"), "--goal")

@@ -15,7 +15,7 @@ from mpisgd.submit import folder as folders
 from mpisgd.submit import grid as grids
 from mpisgd.submit.folder import Found, State
 from mpisgd.submit.runs import GridRun
-from mpisgd.values import tables
+from mpisgd.values import files, tables
 from mpisgd.values.errors import UsageError
 
 # Options that vary within the grid are columns too, behind these of them.
@@ -82,7 +82,7 @@ def _submit(
     left = _left(found)
     for i in left:
         text = script.text(grid.runs[i], grid.settings, folder, grid.path)
-        (folder / f"{grid.runs[i].name}.sh").write_text(text, encoding="utf-8")
+        files.write(folder / f"{grid.runs[i].name}.sh", text.encode())
     shown: list[Any] = list(found)
     try:
         for i in [] if arguments.scripts else left:

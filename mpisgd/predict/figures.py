@@ -1,9 +1,11 @@
 """Figures of a prediction: epoch time against ranks, and t_c/t_p with the delay it asks for."""
 
+import io
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from mpisgd.store.lock import save
 from mpisgd.values.drawing import own_style
 from mpisgd.values.errors import MissingExtra, UsageError
 
@@ -51,10 +53,14 @@ def draw(path: str, view: str, rows: list[dict[str, Any]]) -> None:
         axes = figure.add_subplot(down, across, i + 1)
         (_epochs if view == "epochs" else _delays)(axes, part)
         axes.set_title(", ".join(key), fontsize=10)
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise UsageError("--figure", path, str(error.strerror)) from None
+    write(figure, path)
+
+
+def write(figure: Any, path: str) -> None:
+    """A matplotlib Figure as the file `path`, in the form that its ending names. UsageError."""
+    content = io.BytesIO()
+    figure.savefig(content, format=Path(path).suffix[1:], dpi=150)
+    save(path, content.getvalue(), "--figure")
 
 
 def _epochs(axes: Any, rows: list[dict[str, Any]]) -> None:

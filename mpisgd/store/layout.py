@@ -13,6 +13,7 @@ from mpisgd.store.schema import Field, fields
 
 ROW_WIDTH = 2048  # bytes of a JSON row: variable-length strings cannot be appended kill-safely
 CHUNK_BYTES = 1 << 15
+LOCKING = False  # HDF5's fail on parallel file systems, even to read; runs have `store.lock`
 
 
 def create(
@@ -29,7 +30,7 @@ def create(
     compressed and checksummed ones of their final size, in the format of HDF5 1.10.
     """
     version = "latest" if live else ("v110", "v110")
-    with h5py.File(path, "w", libver=version, locking="best-effort") as file:
+    with h5py.File(path, "w", libver=version, locking=LOCKING) as file:
         for name, value in attributes.items():
             file.attrs[name] = _attribute(value)
         given = set()

@@ -17,6 +17,7 @@ import numpy as np
 
 from allreduce.files import regular
 from mpisgd.store import superblock, texts
+from mpisgd.store.layout import LOCKING
 from mpisgd.store.schema import KINDS, ROOT, SCHEMA_VERSION, Field, counter, fields
 from mpisgd.store.target import partial_path
 from mpisgd.values.errors import UsageError
@@ -30,6 +31,10 @@ LIKELY_EXPANSION, LIKELY_SIZE = 64, 1 << 28
 
 class DamagedFile(UsageError):
     """A file that cannot be read as a result: one line with the file and the reason."""
+
+
+class ForeignFile(DamagedFile):
+    """One that no run has written."""
 
 
 class Case(NamedTuple):
@@ -266,11 +271,12 @@ def _open(path: Path) -> h5py.File:
     if not block:
         raise DamagedFile(str(path), None, "is empty")
     if not block.startswith(superblock.SIGNATURE):
-        raise DamagedFile(str(path), None, "is not an HDF5 file")
+        kind = ForeignFile if any(block) else DamagedFile
+        raise kind(str(path), None, "is not an HDF5 file")
     settled = superblock.settled(block, size)
     try:
         if settled is None:
-            return h5py.File(path, "r", locking="best-effort")
+            return h5py.File(path, "r", locking=LOCKING)
         return h5py.File(superblock.Left(path, settled), "r")
     except (OSError, RuntimeError, ValueError) as error:
         raise DamagedFile(str(path), None, f"is damaged ({_line(error)})") from error
@@ -279,7 +285,7 @@ def _open(path: Path) -> h5py.File:
 def _attributes(path: Path, file: h5py.File) -> dict[str, Any]:
     """The attributes of the root group, each of the schema's type."""
     if "schema_version" not in file.attrs or "kind" not in file.attrs:
-        raise DamagedFile(str(path), None, "is an HDF5 file, but no result of mpisgd")
+        raise ForeignFile(str(path), None, "is an HDF5 file, but no result of mpisgd")
     found: dict[str, Any] = {}
     for attribute in ROOT:
         value = file.attrs.get(attribute.name)

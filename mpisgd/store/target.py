@@ -1,10 +1,14 @@
 """Where a result file goes: names, and what can be told wrong before anything runs. No HDF5."""
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from allreduce.files import regular
 from mpisgd.store.lock import lock_path
+from mpisgd.store.superblock import SIGNATURE
+from mpisgd.values import files
 from mpisgd.values.errors import UsageError
 
 OPTION = "--output"
@@ -12,26 +16,24 @@ OPTION = "--output"
 
 def partial_path(path: str | os.PathLike) -> Path:
     """The file that stands beside the target while a run goes on, or after it was killed."""
-    path = Path(path)
+    path = files.resolved(path)
     return path.with_name(path.name + ".partial")
 
 
 def names(path: str | os.PathLike) -> tuple[Path, ...]:
-    """All that a run writes for this target: besides it, for as long as the run goes on."""
-    path = Path(path)
-    return path, partial_path(path), begun_path(path), whole_path(path), lock_path(path)
+    """All that a run writes for this target, under names that can be told before."""
+    return files.resolved(path), partial_path(path), lock_path(path)
 
 
-def begun_path(path: str | os.PathLike) -> Path:
-    """What is about to become the partial file."""
-    path = Path(path)
-    return path.with_name(f".{path.name}.begun")
-
-
-def whole_path(path: str | os.PathLike) -> Path:
-    """What is about to become the target."""
-    path = Path(path)
-    return path.with_name(f".{path.name}.whole")
+def _check_ours(partial: Path, option: str) -> None:
+    """A file of that name which no run can have left is the user's."""
+    try:
+        with regular(partial) as file:
+            head = file.read(len(SIGNATURE))
+    except OSError:  # there is none, or one that only its owner may read
+        return
+    if any(head) and head != SIGNATURE:
+        raise UsageError(option, str(partial), "is no file of a run, and is left as it is; move it")
 
 
 def check_not_read(path: str | os.PathLike, inputs: Iterable[str], option: str = OPTION) -> None:
@@ -54,13 +56,13 @@ def check_target(
     resume: existing files are to be continued, so they are no obstacle.
     option: what the user wrote before the name. Raises UsageError.
     """
-    target = Path(path)
+    target = files.resolved(path)
     if not target.name or str(path).endswith("/"):
         raise UsageError(option, str(path), "must name a file, such as run.h5")
     if os.path.isdir(target):
         raise UsageError(option, str(path), "is a folder; name a file in it")
     for there in (target, partial_path(target)):
-        if os.path.lexists(there) and not (os.path.isfile(there) or os.path.islink(there)):
+        if os.path.lexists(there) and not stat.S_ISREG(os.lstat(there).st_mode):
             raise UsageError(option, str(there), "is no regular file, and is left as it is")
     folder = target.parent
     if not os.path.isdir(folder):
@@ -70,6 +72,7 @@ def check_target(
     longest = os.pathconf(folder, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255
     if len(os.fsencode(target.name)) > longest - len(".partial") - 1:
         raise UsageError(option, str(path), "the name is too long")
+    _check_ours(partial_path(target), option)
     if overwrite or resume:
         return
     if os.path.lexists(target):

@@ -20,7 +20,8 @@ import numpy as np
 from mpisgd.store import layout
 from mpisgd.store.reader import Run, read
 from mpisgd.store.schema import KINDS, LANES, NAMES, SCHEMA_VERSION, check_columns, fields
-from mpisgd.store.target import begun_path, check_target, partial_path, whole_path
+from mpisgd.store.target import check_target, partial_path
+from mpisgd.values import files
 from mpisgd.values.errors import UsageError
 
 RESERVE = 1 << 19  # bytes of disk taken ahead: HDF5 does not survive a write that fails
@@ -57,7 +58,7 @@ class Writer:
         """
         assert kind in KINDS
         check_target(path, overwrite=overwrite, resume=resume_at is not None)
-        self.path = Path(path)
+        self.path = files.resolved(path)
         self.partial = partial_path(path)
         self.ranks = ranks
         self.fields = {field.path: field for field in fields(kind)}
@@ -74,7 +75,6 @@ class Writer:
             "ranks": ranks,
             "created_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        begun = begun_path(self.path)
         with self._guard():
             arrays = {
                 "config": layout.text(config),
@@ -86,10 +86,9 @@ class Writer:
                     ends = np.broadcast_to(resume_at, ranks)
                     arrays = dict(_kept(run, ends, keep or {})) | arrays
             named = ((self.fields[name], values) for name, values in arrays.items())
-            layout.create(begun, attributes, named, live=True)
-            os.replace(begun, self.partial)
-            # Locks fail on some parallel file systems: then go on without.
-            self._file = h5py.File(self.partial, "r+", libver="latest", locking="best-effort")
+            with files.replacing(self.partial) as begun:
+                layout.create(begun, attributes, named, live=True)
+            self._file = h5py.File(self.partial, "r+", libver="latest", locking=layout.LOCKING)
             self._reserved = 0
             self._inode = os.stat(self.partial).st_ino
             self._counts = {
@@ -188,13 +187,9 @@ class Writer:
         with self._guard():
             self._file.close()
             self._file = None
-            whole = whole_path(self.path)
-            try:
+            with files.replacing(self.partial) as whole:
                 _compact(self.partial, whole, summary)
-                os.replace(whole, self.partial)  # complete under its partial name: still no loss
-                os.replace(self.partial, self.path)
-            finally:
-                whole.unlink(missing_ok=True)
+            os.replace(self.partial, self.path)  # complete under its partial name: no loss between
 
     def close(self, reason: str | None = None) -> None:
         """End without completing: the file stays partial and, if it still can, says why."""

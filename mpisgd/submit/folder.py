@@ -1,6 +1,5 @@
 """The folder of a grid: which of its runs are finished, in the queue, begun or new."""
 
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from allreduce import files
+from mpisgd.store.lock import flocked
 from mpisgd.store.target import partial_path
 from mpisgd.submit import queue
 from mpisgd.submit.runs import GridRun
@@ -55,12 +55,14 @@ def alone(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError("--folder", str(folder), error.strerror or "can't be made") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        flocked(descriptor, folder)
+    except OSError as error:
         os.close(descriptor)
-        raise UsageError("--folder", str(folder), "another submit is at work in it") from None
-    except OSError:  # a file system without locks
-        pass
+        busy = isinstance(error, BlockingIOError)
+        allowed = (
+            "another submit is at work in it" if busy else f"can't be locked: {error.strerror}"
+        )
+        raise UsageError("--folder", str(folder), allowed) from None
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from typing import Any
 from mpisgd.mpi.mpiexec import Job, Launcher, own
 from mpisgd.submit.folder import finished_in
 from mpisgd.submit.runs import GridRun
+from mpisgd.values import files
 
 
 def execute(run: GridRun, folder: Path, mpiexec: Launcher | None) -> str | None:
@@ -26,7 +27,7 @@ def execute(run: GridRun, folder: Path, mpiexec: Launcher | None) -> str | None:
         job = mpiexec.start(run.tasks, words)
     with job:
         done = job.wait()
-    (folder / f"{run.name}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
+    files.write(folder / f"{run.name}.log", (done.stdout + done.stderr).encode())
     return _reason(done) if done.returncode or not finished_in(run, folder) else None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from mpisgd.values import files
 from mpisgd.values.errors import UsageError
 
 TIMEOUT = 120.0  # s for one call
@@ -45,7 +46,7 @@ def submit(script: Path, record: Path) -> str:
     became of it: a job is never sent twice. UsageError with sbatch's words when it refuses.
     """
     with _deferred():
-        record.write_text(SENT + "\n", encoding="ascii")
+        files.write(record, f"{SENT}\n".encode())
         try:
             printed = _ask(["sbatch", "--parsable", os.path.abspath(script)])
         except Refused:
@@ -57,7 +58,7 @@ def submit(script: Path, record: Path) -> str:
                 f"printed no number of a job; see squeue, and delete {record} to send it again"
             )
             raise UsageError("sbatch", " ".join(printed.split())[:200], allowed)
-        record.write_text(numbers[-1] + "\n", encoding="ascii")
+        files.write(record, f"{numbers[-1]}\n".encode())
     return numbers[-1]
 
 
