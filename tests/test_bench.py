@@ -114,6 +114,16 @@ def _pairs(words):
     return [(words[0], ""), *zip(words[1::2], words[2::2], strict=True)]
 
 
+def test_fewer_looks_than_asked_for_are_told_with_the_reason():
+    rows = [
+        {"algorithm": "ring", "bytes": size, "polls": polls, "polls_asked": asked}
+        for size, polls, asked in ((4, 3, 64), (4, 1, 1), (8, None, None), (8, 24, 64))
+    ]
+    (line,) = overlap.fewer_looks(rows)
+    assert line.startswith("--polls: 64 became 3 (ring, 4 B), 64 became 24 (ring, 8 B): work that")
+    assert overlap.fewer_looks(rows[1:3]) == []
+
+
 # --- the mock-up rule ---------------------------------------------------------------------------
 
 

@@ -338,6 +338,24 @@ def test_fom_lines_can_be_scraped(folder, capsys):
     assert float(value) == 20.0
 
 
+def test_fom_names_tell_cases_apart(tmp_path, capsys):
+    """By what differs, and where nothing does, by a number."""
+    plain = {"algorithm": "ring", "ranks": 2, "bytes": 4}
+    ways = [{"part": part} for part in ("compute", "together")]
+    ways += [{"dtype": "float16"}, {"dtype": "float32"}, {"chunks": 4}, {"polls_asked": 4}, {}, {}]
+    with Writer(tmp_path / "b.h5", kind="bench", config={}, environment={}, ranks=2) as store:
+        for way in ways:
+            store.case(plain | way, [[1e-3, 2e-3]])
+        store.complete({})
+    assert main(["report", str(tmp_path / "b.h5"), "--format", "fom"]) == 0
+    names = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    assert len(set(names)) == len(names)
+    medians = [name for name in names if name.endswith(".median_s")]
+    assert len(medians) == len(ways)
+    for word in (".compute.", ".float16.", ".chunks4.", ".polls_asked4.", ".again2."):
+        assert sum(word in name for name in medians) == 1, word
+
+
 def test_a_folder_with_damaged_foreign_partial_and_newer_files_is_reported(folder, capsys):
     (folder / "cut.h5").write_bytes((folder / "a.h5").read_bytes()[:5000])
     (folder / "text.h5").write_text("not at all")

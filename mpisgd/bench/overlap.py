@@ -3,6 +3,7 @@
 import argparse
 import random
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -143,7 +144,20 @@ def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
     if log.speaks:
         table = [rows[case] for case in cases]
         print(tables.render(COLUMNS, table, arguments.format), flush=True)
+        for line in fewer_looks(table):
+            record.warn(line)
     return 0
+
+
+def fewer_looks(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Where work had no room for the looks asked for, in one line, and why."""
+    found = [
+        f"{row['polls_asked']} became {row['polls']} ({row['algorithm']}, {row['bytes']} B)"
+        for row in rows
+        if row["polls"] is not None and row["polls"] < row["polls_asked"]
+    ]
+    why = "work that short has no more gaps between its pieces; --work-time makes it longer"
+    return [f"--polls: {', '.join(found)}: {why}"] if found else []
 
 
 class _Thread:
@@ -239,6 +253,7 @@ class _Bench:
             "ranks": self.comm.Get_size(),
             "work": self.chosen.work,
             "polls": polls if polled else None,
+            "polls_asked": case.polls if polled else None,
             "longest_poll_s": longest if polled and polls else None,
             "repetitions": found["together"].repetitions,
         }

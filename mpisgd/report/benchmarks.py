@@ -30,9 +30,15 @@ COLUMNS = (
     Column("wrong", "", "results that were not what they should be", "1", True),
     Column("progress", "", "what moves a message on while there is work: poll or thread", "", True),
     Column("polls", "", "looks at it in that time", "", True),
+    Column("polls_asked", "", "looks asked for: more than polls where work had no room for them"),
     Column("hidden", ".3f", "share of the communication that the work hides", "1", True),
     CLOCK, shown(LAB_RATE),
 )  # fmt: skip
+LABEL = (
+    "file", "algorithm", "part", "ranks", "bytes", "dtype", "in_place", "chunks", "progress",
+    "polls_asked",
+)  # fmt: skip
+"""What tells rows apart."""
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from mpisgd.report.collect import Named
 from mpisgd.values import tables
 from mpisgd.values.tables import Column
 
+SPARSE = ("chunks", "polls_asked")  # numbers that only some rows have
 MANY_SHARDS = 24  # rows
 MORE = "more columns: --columns all; what they mean: --columns"
 
@@ -72,8 +74,7 @@ def report(
         _section("targets", "Time to targets", ("file", "target"), accounting.TARGETS, reached),
         _section("scaling", "Scaling", ("scaling", "algorithm", "allreduce", "ranks"),
                  scaling.SCALING, scaling.scaling(runs)),
-        _section("bench", "Benchmarks", ("file", "algorithm", "ranks", "bytes", "in_place"),
-                 benchmarks.columns(cases), cases),
+        _section("bench", "Benchmarks", benchmarks.LABEL, benchmarks.columns(cases), cases),
     ]  # fmt: skip
     told = notes.notes(runs) + servers.budget(runs)
     return Report(list(runs), [s for s in sections if s.rows], told, list(problems))
@@ -174,21 +175,35 @@ def _blocks(chosen: Sequence[Column], rows: Sequence[dict[str, Any]], width: int
 
 def _fom(section: Section) -> list[str]:
     """`FOM name=... value=... unit=...`, one line a number, as ReFrame, JUBE and Ramble scrape."""
-    lines = []
+    lines, unique = [], _Unique()
     for row in section.rows:
-        label = [section.name, *(_word(row.get(key)) for key in section.label)]
+        words = [section.name, *(_word(row.get(key), key) for key in section.label)]
+        label = unique(".".join(filter(None, words)))
         for column in section.columns:
             value = row.get(column.key)
             if column.unit and isinstance(value, int | float) and math.isfinite(value):
-                name = ".".join([*filter(None, label), column.key])
-                lines.append(f"FOM name={name} value={value!r} unit={column.unit}")
+                lines.append(f"FOM name={label}.{column.key} value={value!r} unit={column.unit}")
     return lines
 
 
-def _word(value: Any) -> str:
-    """`value` as part of a name without blanks; a file by its path without the suffix."""
+class _Unique:
+    """Names as they are, at their second and later use with a number behind them."""
+
+    def __init__(self) -> None:
+        self._used: Counter[str] = Counter()
+
+    def __call__(self, name: str) -> str:
+        self._used[name] += 1
+        return f"{name}.again{self._used[name]}" if self._used[name] > 1 else name
+
+
+def _word(value: Any, key: str) -> str:
+    """`value` as part of a name without blanks; a file by its path without the suffix, a number
+    that not every row has with the name of its column."""
     if value is None:
         return ""
+    if key in SPARSE:
+        return f"{key}{value}"
     text = str(value)
     text = str(Path(text).with_suffix("")) if text.endswith(".h5") else text
     return re.sub(r"[^A-Za-z0-9_/+-]+", "_", text)
