@@ -12,6 +12,8 @@ from ledger import Group, Ledger, groups
 from pages import plus_minus
 from virtual_run import spread
 
+from mpisgd.values.statistics import half_width
+
 Row = dict[str, Any]
 Cell = Mapping[str, Any]
 
@@ -69,22 +71,29 @@ def rates(
                 loss = last(ledger[cell], "loss")
                 row[heading] = "not finite" if math.isnan(loss) else f"{loss:.{digits}f}"
         best = best_rate(ledger, cells(name))
-        row["best"] = "-" if best is None else f"{best:g}"
+        row["best"] = "-" if best is None else marked(best, [cell["rate"] for cell in cells(name)])
         rows.append(row)
     return rows
 
 
 def difference(one: list[Row], other: list[Row], name: str, factor: float, digits: int) -> Row:
-    """`one` less `other`, seed by seed: mean and deviation, and whether the mean is more than two
-    standard errors from zero."""
+    """`one` less `other`, seed by seed: mean and deviation, the 95 % interval of the mean, by
+    Student's t of as many pairs, and whether that leaves zero out."""
     pairs = zip(one, other, strict=True)
     values = [factor * (last(x, name) - last(y, name)) for x, y in pairs]
     mean, deviation = spread(values)
-    beyond = abs(mean) > 2 * deviation / math.sqrt(len(values))
+    half = half_width(values)
     return {
         "difference": plus_minus(mean, deviation, digits),
-        "beyond two standard errors": "yes" if beyond else "no",
+        "95 % interval": f"{mean - half:.{digits}f} to {mean + half:.{digits}f}",
+        "told apart": "yes" if abs(mean) > half else "no",
     }
+
+
+def marked(value: float, grid: Iterable[float]) -> str:
+    """An optimum, and whether it lies on the edge of its grid: then it may lie beyond."""
+    ends = min(grid := list(grid)), max(grid)
+    return f"{value:g}" + (" (edge of the grid)" if value in ends and ends[0] < ends[1] else "")
 
 
 def summary(ledger: Ledger, names: Sequence[str]) -> list[Row]:

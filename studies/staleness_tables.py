@@ -5,17 +5,19 @@ import math
 from pathlib import Path
 from typing import Any
 
+from compared import marked
 from drawing import legend, panels, save
 from ledger import Ledger, groups
 from pages import fill, markdown, plus_minus, write_csv
 from staleness_runs import RATES, SEEDS, STALENESS, cells
 from virtual_run import spread
 
+from mpisgd.values.statistics import student
+
 Row = dict[str, Any]
 
 COLOURS = ("#1a3a6b", "#08519c", "#3182bd", "#ee6677", "#aa3377")  # by place in the grid
 CHANCE = 90.2  # per cent of MNIST's test images that are not of the class met most often, digit 1
-LIMIT_T = 2.776  # two-sided 5 % of Student's t with 4 degrees of freedom: five pairs
 
 
 def error(line: Row) -> float:
@@ -83,7 +85,7 @@ def pairs(ledger: Ledger, momentum: float) -> list[Row]:
             if len(here) < len(SEEDS):
                 text += f" ({len(here)} seeds)"
             whole = len(here) == len(SEEDS) and not any("failure" in line for line in here)
-            row[f"s = {s}"] = f"**{text}**" if whole and abs(t) > LIMIT_T else text
+            row[f"s = {s}"] = f"**{text}**" if whole and abs(t) > student(len(SEEDS) - 1) else text
         rows.append(row)
     return rows
 
@@ -101,7 +103,7 @@ def best(ledger: Ledger) -> list[Row]:
                     chosen.append((spread([run["loss"][-1] for run in runs])[0], rate, runs))
             if chosen:
                 _, rate, runs = min(chosen, key=lambda entry: entry[0])
-                row[f"s = {s}"] = f"{shown(runs)} at {rate:g}"
+                row[f"s = {s}"] = f"{shown(runs)} at {marked(rate, RATES[momentum])}"
         rows.append(row)
     return rows
 

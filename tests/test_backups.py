@@ -307,6 +307,11 @@ def test_the_text_names_the_best_split_its_margins_and_the_line_to_run(capsys):
     )
     assert "sampled" in text
     assert "relative to those at N = M" in text
+    assert "to converge" not in text  # relative iterations give no seconds
+    assert "converge_s" not in text
+    rows = json.loads(output(capsys, "--format", "json", "--iterations", "power:1"))
+    assert {row["converge_s"] for row in rows} == {None}
+    assert all(row["over_best"] >= 0 for row in rows)
 
 
 @pytest.mark.parametrize(

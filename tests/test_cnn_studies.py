@@ -45,10 +45,20 @@ def test_a_difference_is_taken_seed_by_seed():
 
     same = difference([line(2.0), line(4.0)], [line(1.9), line(4.1)], "test_error", 100, 1)
     assert same["difference"] == "0.0 ± 1.4"
-    assert same["beyond two standard errors"] == "no"
+    assert (same["95 % interval"], same["told apart"]) == ("-12.7 to 12.7", "no")
     other = difference([line(2.0), line(4.0)], [line(1.0), line(3.1)], "test_error", 100, 1)
-    assert other["difference"] == "9.5 ± 0.7"
-    assert other["beyond two standard errors"] == "yes"
+    assert other["difference"] == "9.5 ± 0.7"  # 19 standard errors, and 12.7 are asked for
+    assert (other["95 % interval"], other["told apart"]) == ("3.1 to 15.9", "yes")
+
+
+def test_an_optimum_on_the_edge_of_its_grid_is_marked():
+    from compared import marked
+
+    grid = (0.01, 0.04, 0.16)
+    assert [marked(rate, grid) for rate in grid] == [
+        "0.01 (edge of the grid)", "0.04", "0.16 (edge of the grid)"
+    ]  # fmt: skip
+    assert marked(0.1, [0.1]) == "0.1"
 
 
 def test_all_algorithms_compute_equally_many_samples():

@@ -253,6 +253,10 @@ def test_curves_of_one_algorithm_say_what_tells_them_apart(tmp_path):
         ({"complete": False}, "partial run"),
         ({"scaling": "weak"}, "global batch grows"),
         ({"machine": MACHINE | {"ranks_per_core": 2.0}}, "more ranks than cores"),
+        (
+            {"machine": MACHINE | {"git_commit": "0123456789ab+"}},
+            r"not committed.*0123456789ab\+: .*b.h5",
+        ),
     ],
 )
 def test_what_may_not_be_compared_is_told(tmp_path, other, told):

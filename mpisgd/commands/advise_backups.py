@@ -25,6 +25,7 @@ DEFAULT_CURVE = "power:1"
 AROUND = 4  # splits beside the best that a text table shows
 FEW = 24  # splits that it shows all of
 Row = dict[str, Any]
+SECONDS = ("converge_s", "converge_low_s", "converge_high_s")
 
 # Every column, defined with its unit.
 TERMS = {
@@ -32,14 +33,15 @@ TERMS = {
     "needed": "N: gradients that an update waits for",
     "backups": "b = M - N",
     "stale": "whether machines finish work that is out of date, or abandon it",
-    "method": "exact: closed form; sampled: mean over runs of the machines' clocks; measured: the "
-    "same with the seconds of a result file, resampled",
+    "method": "exact: closed form; quadrature: of a known law; sampled: mean over runs of the "
+    "machines' clocks; measured: the same with the seconds of a result file, resampled",
     "update_s": "expected seconds of an update",
     "update_low_s": "low end of its 95 % interval",
     "update_high_s": "high end of its 95 % interval",
     "iterations": "updates to converge, by the curve of --iterations",
     "extrapolated": "whether N lies outside the curve's points; empty for a model",
-    "converge_s": "expected seconds to converge: update_s times iterations",
+    "converge_s": "expected seconds to converge: update_s times iterations; empty where these "
+    "are relative",
     "converge_low_s": "low end of its 95 % interval, the iterations taken as known",
     "converge_high_s": "high end of its 95 % interval, the iterations taken as known",
     "over_best": "converge_s over the least one, minus 1: the best split's margin",
@@ -95,11 +97,16 @@ def run(arguments: argparse.Namespace) -> int:
         machines = int(times.needed[-1])
         curve = curves.curve(arguments.iterations or DEFAULT_CURVE, machines)
         rows = backups.rows(times, curve.iterations)
-        known: Row = {"machines": machines, "stale": stale}
-        found.append(
-            [known | row | {"extrapolated": curve.extrapolated(row["needed"])} for row in rows]
-        )
         _check_finite(rows)
+        known: Row = {"machines": machines, "stale": stale}
+        # Iterations relative to those at N = M times seconds are no seconds.
+        relative: Row = {} if curve.known else dict.fromkeys(SECONDS)
+        found.append(
+            [
+                known | row | relative | {"extrapolated": curve.extrapolated(row["needed"])}
+                for row in rows
+            ]
+        )
         texts.append(_text(found[-1], curve, arguments))
     cautions = _cautions(arguments, [rows[-1]["machines"] for rows in found])
     if arguments.format == "table":
@@ -168,22 +175,25 @@ def _text(rows: list[Row], curve: "Curve", arguments: argparse.Namespace) -> str
     lines = [
         f"# {machines} machines ({what}; {best['stale']}), update times {best['method']}; "
         f"iterations: {curve.name}{model}",
-        f"# best: {best['needed']} + {best['backups']}, expected {best['converge_s']:.6g} s to "
-        f"converge [{best['converge_low_s']:.6g}, {best['converge_high_s']:.6g}]",
+        f"# best: {best['needed']} + {best['backups']}",
     ]
+    if curve.known:
+        least, low, high = (best[key] for key in SECONDS)
+        lines[-1] += f", expected {least:.6g} s to converge [{low:.6g}, {high:.6g}]"
     for name, row in _others(rows, at):
         margin, low, high = (row[key] for key in ("over_best", "over_best_low", "over_best_high"))
         lines.append(f"# {name} {row['needed']} + {row['backups']} takes {margin:.2%} longer "
                      f"[{low:.2%}, {high:.2%}]")  # fmt: skip
     sure = f"not sure: N = {_spans(equal)} may be as good" if equal else "sure within the sampling"
-    lines.append(f"# {sure if best['method'] != 'exact' else 'sure: no sampling'}; the curve of "
-                 "iterations is taken as it is")  # fmt: skip
+    sure = sure if best["method"] in ("sampled", "measured") else "sure: no sampling"
+    lines.append(f"# {sure}; the curve of iterations is taken as it is")
     if best["extrapolated"]:
         low, high = curve.known or (0, 0)
         lines.append(f"# N = {best['needed']} lies outside the curve's points, {low} to {high}")
     few = [row for i, row in enumerate(rows) if _is_shown(i, at, len(rows))]
     marked = [row | {"best": "<- best" if row["best"] else ""} for row in few]
-    lines += [render([Column(key) for key in SHOWN], marked, "table"), _command(best)]
+    keys = [key for key in SHOWN if curve.known or key != "converge_s"]
+    lines += [render([Column(key) for key in keys], marked, "table"), _command(best)]
     return "\n".join(lines)
 
 
@@ -222,6 +232,13 @@ def _command(best: Row) -> str:
     return shlex.join(words)
 
 
+def _drawn(row: Row, relative: bool) -> tuple[float, ...]:
+    """N, the time and its interval."""
+    if relative:
+        return row["needed"], *(1 + row[f"over_best{end}"] for end in ("", "_low", "_high"))
+    return row["needed"], *(row[key] for key in SECONDS)
+
+
 @own_style("--figure")
 def draw(path: str, found: list[list[Row]]) -> None:
     """Draw N against the expected time to converge, the minimum marked. Raises UsageError."""
@@ -231,18 +248,20 @@ def draw(path: str, found: list[list[Row]]) -> None:
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
+    relative = found[0][0]["converge_s"] is None
     for rows in found:
-        rows = [row for row in rows if row["converge_s"] < float("inf")]
-        needed, seconds = ([row[key] for row in rows] for key in ("needed", "converge_s"))
+        drawn = [_drawn(row, relative) for row in rows if row["over_best"] < float("inf")]
+        needed, seconds, low, high = zip(*drawn, strict=True)
         best = next(row for row in rows if row["best"])
         label = f"{best['machines']} machines, best {best['needed']} + {best['backups']}"
         (line,) = axes.plot(needed, seconds, "-", label=label)
-        low, high = ([row[key] for row in rows] for key in ("converge_low_s", "converge_high_s"))
         axes.fill_between(needed, low, high, color=line.get_color(), alpha=0.25, linewidth=0)
-        axes.plot(best["needed"], best["converge_s"], "o", color=line.get_color())
+        axes.plot(*_drawn(best, relative)[:2], "o", color=line.get_color())
     axes.set_yscale("log")
     axes.set_xlabel("N, gradients that an update waits for")
-    axes.set_ylabel("expected seconds to converge")
+    axes.set_ylabel(
+        "expected time to converge, of the best" if relative else "expected seconds to converge"
+    )
     axes.grid(True, which="both", alpha=0.25)
     axes.legend(fontsize=8)
     write(figure, path)

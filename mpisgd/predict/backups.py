@@ -2,8 +2,9 @@
 
 An update takes the first N gradients of M = N + b machines (Chen et al. 2016, Algorithms 3 and 4).
 T(N) is its expected time, I(N) the iterations to converge; the best split is where I(N) T(N) is
-least. T is exact where there is a closed form, else the mean over *replicas*: independent runs of
-the machines' clocks, the same draws for every N, so that differences are surer than times.
+least. T is exact where there is a closed form; by quadrature where stale work is abandoned and
+all machines share a known law; else the mean over *replicas*: independent runs of the machines'
+clocks, the same draws for every N, so that differences are surer than times.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mpisgd.experiment import stragglers
+from mpisgd.predict import order_statistics
 from mpisgd.values.errors import UsageError
 
 STALE = ("finish", "abandon")
@@ -31,9 +33,9 @@ STREAM = 0x62_6B75  # apart from every other use of the seed
 class Times:
     """Expected seconds of an update for the splits `needed` (N each) of some machines.
 
-    method: exact, sampled or measured. replicas [replica, split]: independent estimates, whose mean
-    is `mean` [split]; of a measured one each is from its own resample of the measurements. None
-    where exact.
+    method: exact, quadrature, sampled or measured. replicas [replica, split]: independent
+    estimates, whose mean is `mean` [split]; of a measured one each is from its own resample of the
+    measurements. None where nothing is drawn.
     """
 
     needed: np.ndarray
@@ -70,12 +72,17 @@ def of_distribution(
     rule = stragglers.parse(straggler or "", seed)
     if rule.deaths:
         raise UsageError("--straggler", straggler, "who dies has no part in advice on backups")
+    known = order_statistics.mean_times(straggler or "", machines, needed)
+    if known is not None and stale == "abandon":
+        return Times(needed, known * step_s, "quadrature")
     steps = max(1, draws // REPLICAS)
     drawn = np.empty((REPLICAS * steps, machines))
     for machine in range(machines):
         drawn[:, machine] = [rule.factor(machine, step + 1) for step in range(len(drawn))]
     _check_draws(straggler, rule, drawn)
     replicas = play(drawn.reshape(REPLICAS, steps, machines) * step_s, needed, stale)
+    if known is not None:  # of all M machines no work is ever out of date
+        replicas[:, needed == machines] = known[-1] * step_s
     return Times(needed, replicas.mean(axis=0), "sampled", replicas)
 
 

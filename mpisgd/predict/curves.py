@@ -8,7 +8,8 @@
     critical:N0           1 + N0 / N, 1 at N = M: the fewest iterations, and a batch that halves
                           what is above them (McCandlish et al. 2018, arXiv 1812.06162)
 
-A curve from two points is an assumption; the last two are models, in units of the iterations at M.
+A curve from two points is an assumption; the last two are models, in units of the iterations at M:
+they rank splits and give no seconds.
 """
 
 import json

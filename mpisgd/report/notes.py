@@ -48,6 +48,7 @@ def notes(runs: Sequence[Named]) -> list[str]:
             "accuracy"
         )
     found += [line for named in train for line in _hidden(named)]
+    found += _not_committed(runs)
     crowded = [n.name for n in runs if _number(n.run.environment.get("ranks_per_core")) > 1]
     if crowded:
         found.append(f"more ranks than cores, so times are of shared cores: {_listed(crowded)}")
@@ -143,6 +144,19 @@ def _assumed(train: Sequence[Named]) -> list[str]:
     if short:
         found.append(f"virtual without --step-time, so a step took 1 ms: {_listed(short)}")
     return found
+
+
+def _not_committed(runs: Sequence[Named]) -> list[str]:
+    """What was made with code that no commit holds: nobody can make it again."""
+    dirty: dict[str, list[str]] = {}
+    for named in runs:
+        commit = str(named.run.environment.get("git_commit") or "")
+        if commit.endswith("+"):
+            dirty.setdefault(commit, []).append(named.name)
+    return [
+        f"made with changes that were not committed, {commit}: {_listed(names)}"
+        for commit, names in dirty.items()
+    ]
 
 
 def _few_rounds(train: Sequence[Named]) -> list[str]:
