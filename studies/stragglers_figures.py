@@ -81,7 +81,7 @@ def best(ledger: Ledger) -> list[dict[str, Any]]:
         n = line["needed"][at]
         rows.append(
             {
-                "times": method, "stale work": stale, "best": f"{n} + {WORKERS - n}",
+                "times": line.get("how", method), "stale work": stale, "best": f"{n} + {WORKERS - n}",
                 "not told apart": f"N = {min(equal)} to {max(equal)}",
                 "96 + 4 over it": _margin(line, 95), "100 + 0 over it": _margin(line, 99),
                 "update at 96 (s)": _update(line, 95, 3), "at 100 (s)": _update(line, 99, 2),

@@ -106,7 +106,7 @@ def times_of_splits(cell: Cell) -> dict[str, Any]:
     else:
         times = backups.of_measured(_pools(), WORKERS, cell["stale"], 0, DRAWS)
     rows = backups.rows(times, curve(CURVE, WORKERS).iterations)
-    return {name: [_short(row[name]) for row in rows] for name in KEPT}
+    return {"how": times.method, **{name: [_short(row[name]) for row in rows] for name in KEPT}}
 
 
 def _pools() -> list[np.ndarray]:

