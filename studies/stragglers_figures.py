@@ -81,7 +81,8 @@ def best(ledger: Ledger) -> list[dict[str, Any]]:
         n = line["needed"][at]
         rows.append(
             {
-                "times": line.get("how", method), "stale work": stale, "best": f"{n} + {WORKERS - n}",
+                "times": line.get("how", method), "stale work": stale,
+                "best": f"{n} + {WORKERS - n}",
                 "not told apart": f"N = {min(equal)} to {max(equal)}",
                 "96 + 4 over it": _margin(line, 95), "100 + 0 over it": _margin(line, 99),
                 "update at 96 (s)": _update(line, 95, 3), "at 100 (s)": _update(line, 99, 2),
@@ -123,7 +124,13 @@ def draw_splits(ledger: Ledger) -> Any:
     for method, stale, line in splits(ledger):
         hours = [seconds / 3600 for seconds in line["converge_s"]]
         colour, at = COLOURS[stale], line["best"].index(True)
-        axes.plot(line["needed"], hours, STYLES[method], color=colour, label=f"{stale}, {method}")
+        axes.plot(
+            line["needed"],
+            hours,
+            STYLES[method],
+            color=colour,
+            label=f"{stale}, {line.get('how', method)}",
+        )
         axes.plot(line["needed"][at], hours[at], "o", color=colour)
     axes.set_yscale("log")
     axes.set_yticks([40, 50, 70, 100, 150], ["40", "50", "70", "100", "150"])
