@@ -16,6 +16,7 @@ from mpisgd.models.mlp import MLP
 from mpisgd.mpi.session import NOT_FINITE
 
 COMMON = "train --virtual 6 --hidden 5 --data-samples 90 --batch 3 --steps 9 --momentum 0"
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")  # one line is told, no more
 SUMMED = ["minibatch", "minibatch-overlap", "stale", "softsync", "backup", "timeout"]
 
 

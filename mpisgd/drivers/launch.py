@@ -5,6 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.data import Dataset
 from mpisgd.drivers.job import Job, Outcome
@@ -102,7 +104,8 @@ def launch(
         done = 0 if resumed is None else resumed.step
         bar = None if console is None else console.bar(experiment, done)
         job = Job(experiment, dataset, store, bar, checkpointing, until)
-        return Launched(world.train(job), store)
+        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is told in one line
+            return Launched(world.train(job), store)
 
 
 def averages(experiment: Experiment) -> bool:
