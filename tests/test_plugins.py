@@ -349,6 +349,14 @@ def test_names_of_installed_packages_are_known(shop, monkeypatch):
     assert [each.split()[0] for each in outcome("a.h5")[0]["plugin_sha256"]] == ["heavier", "line"]
 
 
+def test_a_package_that_cannot_be_imported_says_where(shop, monkeypatch, capsys):
+    Path("packed").mkdir()
+    Path("packed", "__init__.py").write_text("x = 1\nimport not_there_at_all\n")
+    monkeypatch.syspath_prepend(str(shop))
+    line = refusal(capsys, "train", "--virtual", "2", "--model", "packed.part:x")
+    assert "packed/__init__.py, line 2: ModuleNotFoundError" in line
+
+
 def test_nothing_is_imported_that_was_not_named(shop):
     """Neither a user's code nor the list of installed packages."""
     code = (

@@ -11,12 +11,14 @@ import inspect
 import os
 import re
 import sys
+import traceback
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -212,17 +214,24 @@ def _of_file(path: str, option: str, digest: str | None) -> tuple[types.ModuleTy
 
 def _of_package(name: str, option: str, digest: str | None) -> tuple[types.ModuleType, str]:
     """An importable module, and the sha256 of its file; that of nothing for one without."""
-    try:
-        with told(name):
-            spec = find_spec(name)
-    except UsageError:
-        spec = None
+    with told(name):
+        spec = _spec(name)
     if spec is None:
         raise UsageError(option, name, "no such module; a file is named as FILE.py:NAME")
     origin = spec.origin if spec.has_location and spec.origin else ""
     found = _same(sha256(_octets(origin, option) if origin else b""), digest, option, name)
     with told(origin or name):
         return import_module(name), found
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """Where a module is; what its packages import is run, and may fail by itself."""
+    try:
+        return find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        return None
 
 
 def _octets(path: str, option: str) -> bytes:
@@ -265,15 +274,13 @@ def told(file: str) -> Iterator[None]:
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        line, where = None, error.__traceback__
-        while where is not None:
-            if where.tb_frame.f_code.co_filename == file:
-                line = where.tb_lineno
-            where = where.tb_next
-        if isinstance(error, SyntaxError) and error.filename == file:
-            line = error.lineno
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
-        place = file if line is None else f"{file}, line {line}"
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == file]
+        said, place = str(error), f"{file}, line {lines[-1]}" if lines else file
+        if isinstance(error, SyntaxError) and error.lineno is not None:
+            said, place = error.msg, f"{error.filename or file}, line {error.lineno}"
+        elif not lines and isinstance(error, ImportError) and frames[-1:]:
+            place = f"{frames[-1].filename}, line {frames[-1].lineno}"
         raise UsageError(place, None, f"{type(error).__name__}: {said}"[:300]) from None
 
 
