@@ -18,7 +18,7 @@ from mpisgd.store.reader import read
 from mpisgd.submit import grid
 from mpisgd.values import plugins
 from mpisgd.values.errors import UsageError
-from mpisgd.values.schedules import build
+from mpisgd.values.schedules import build, digests
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PAGE = (CHECKOUT / "docs" / "plugins.md").read_text(encoding="utf-8")
@@ -334,6 +334,7 @@ def test_names_of_installed_packages_are_known(shop, monkeypatch):
     Path("site", "chains", "heavy.py").write_text(Path("heavy.py").read_text())
     monkeypatch.syspath_prepend(str(shop / "site"))
     assert build("line", 5).digest == build("chain.py:chain", 5).digest
+    assert list(digests(["ring", "hierarchical:ring", "mpi", "line"], 5)) == ["line"]
     words = [
         "train",
         "--algorithm",

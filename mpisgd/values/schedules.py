@@ -46,7 +46,12 @@ def maker(name: str, size: int, nodes: Sequence[int] | None = None) -> collectiv
 
 def digests(names: Iterable[str], size: int) -> dict[str, str]:
     """The sha256 of the code of each plug-in among `names`, which is right for `size` ranks."""
-    own = [name for name in names if plugins.is_path(name)]
+    own = [
+        name
+        for name in names
+        if name.partition(":")[0] not in algorithms.ALGORITHMS
+        and plugins.is_known("allreduce", name)
+    ]
     for name in own:
         build(name, size)
     return {name: plugins.find("allreduce", name).digest for name in own}
