@@ -1,9 +1,10 @@
 """Lay the schema's datasets out in an HDF5 file: to be appended to, or compact and checksummed."""
 
+import io
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import h5py
@@ -30,22 +31,63 @@ def create(
     compressed and checksummed ones of their final size, in the format of HDF5 1.10.
     """
     version = "latest" if live else ("v110", "v110")
-    with h5py.File(path, "w", libver=version, locking=LOCKING) as file:
-        for name, value in attributes.items():
-            file.attrs[name] = _attribute(value)
-        given = set()
+    with Patient(path, "r+" if os.path.exists(path) else "x+") as raw:
+        with h5py.File(raw, "w", libver=version) as file:
+            for name, value in attributes.items():
+                file.attrs[name] = _attribute(value)
+            _fill(file, attributes, arrays, live)
+        if raw.failure is not None:
+            raise raw.failure
+        os.fsync(raw.fileno())  # a rename must not overtake what it renames
+
+
+class Patient(io.FileIO):
+    """A file for HDF5, which does not survive that a write fails: it is not told of it. `failure`:
+    the first one, after which nothing is written any more."""
+
+    failure: OSError | None = None
+
+    def write(self, octets: Any) -> int:
+        """All of it, as far as HDF5 knows."""
+        left = memoryview(octets).cast("B")
+        size = len(left)
+        try:
+            while left and self.failure is None:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.failure = error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        """To `size` bytes, as far as HDF5 knows."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failure = self.failure or error
+            return size or 0
+
+
+def _fill(
+    file: h5py.File,
+    attributes: Mapping[str, Any],
+    arrays: Iterable[tuple[Field, np.ndarray]],
+    live: bool,
+) -> None:
+    """All datasets: those of `arrays`, then empty ones."""
+    ranks, given = int(attributes["ranks"]), set()
+
+    def every() -> Iterator[tuple[Field, np.ndarray]]:
         for field, values in arrays:
             given.add(field.path)
-            dataset = _dataset(file, field, values, int(attributes["ranks"]), live)
-            if not live:
-                _name_dimensions(file, field, dataset)
+            yield field, values
         for field in fields(attributes["kind"]):
             if field.path not in given:
-                empty = _empty(field, int(attributes["ranks"]))
-                dataset = _dataset(file, field, empty, int(attributes["ranks"]), live)
-                if not live:
-                    _name_dimensions(file, field, dataset)
-        file.flush()
+                yield field, _empty(field, ranks)
+
+    for field, values in every():
+        dataset = _dataset(file, field, values, ranks, live)
+        if not live:
+            _name_dimensions(file, field, dataset)
 
 
 def _empty(field: Field, ranks: int) -> np.ndarray:

@@ -88,6 +88,7 @@ class Writer:
             named = ((self.fields[name], values) for name, values in arrays.items())
             with files.replacing(self.partial) as begun:
                 layout.create(begun, attributes, named, live=True)
+                _reserve(begun, os.stat(begun).st_size + RESERVE)
             self._file = h5py.File(self.partial, "r+", libver="latest", locking=layout.LOCKING)
             self._reserved = 0
             self._inode = os.stat(self.partial).st_ino
@@ -270,15 +271,8 @@ class Writer:
             why = "has vanished or was replaced while being written; is another run writing it?"
             raise StoreError(f"{self.partial}: {why}")
         needed = self._file.id.get_filesize() + self._growth()
-        if needed > self._reserved and hasattr(os, "posix_fallocate"):
-            descriptor = os.open(self.partial, os.O_RDWR)
-            try:
-                os.posix_fallocate(descriptor, 0, needed + RESERVE)
-            except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # it cannot be asked
-                    raise
-            finally:
-                os.close(descriptor)
+        if needed > self._reserved:
+            _reserve(self.partial, needed + RESERVE)
             self._reserved = needed + RESERVE
 
     def _growth(self) -> int:
@@ -315,6 +309,20 @@ class Writer:
             raise self._failure from error
 
 
+def _reserve(path: Path, size: int) -> None:
+    """Take `size` bytes of disk for the file. OSError if they are not there."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # it cannot be asked
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def _length(columns: Mapping[str, np.ndarray]) -> int:
     return len(next(iter(columns.values())))
 
@@ -347,8 +355,3 @@ def _compact(source: Path, destination: Path, summary: Mapping[str, Any]) -> Non
             for field, values in run.arrays()
         )
         layout.create(destination, attributes, arrays, live=False)
-    descriptor = os.open(destination, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)  # a rename must not overtake what it renames
-    finally:
-        os.close(descriptor)
