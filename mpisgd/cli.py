@@ -8,10 +8,11 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from mpisgd import __version__
 from mpisgd.values.errors import UsageError, nearest
+from mpisgd.values.options import whole
 
 COMMANDS = {
     "demo": (
@@ -36,6 +37,7 @@ COMMANDS = {
 
 ON_RANKS = {"train", "bench", "calibrate"}  # under mpiexec; all others are one process's affair
 
+MOST_THREADS = 4096
 BLAS_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -49,6 +51,11 @@ class Parser(argparse.ArgumentParser):
     """argparse, with errors of one line. `command`: the one that was asked for."""
 
     command: str | None = None
+
+    def __init__(self, *words: Any, **options: Any):
+        super().__init__(*words, **options)
+        # -4M, -1ms, -inf are values, to be refused by the option that is given them.
+        self._negative_number_matcher = re.compile(r"-(\.?\d|inf|nan)", re.ASCII)
 
     def error(self, message: str) -> NoReturn:
         _, unknown, words = message.partition("unrecognized arguments: ")
@@ -73,11 +80,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be text
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        _check_values(words)
         parser, command = _parser(words)
         arguments = parser.parse_args(words)
         if command is None:
             parser.print_help()
             return 0
+        if getattr(arguments, "blas_threads", None) is not None:
+            whole(1, MOST_THREADS).read("--blas-threads", arguments.blas_threads)
         return int(command.run(arguments) or 0)
     except UsageError as mistake:
         return _refuse(f"mpisgd {words[0]}", str(mistake), words[0])
@@ -157,6 +167,15 @@ def _parser(words: Sequence[str]):
     return parser, command
 
 
+def _check_values(words: Sequence[str]) -> None:
+    """UsageError for `--OPTION=--`, of which argparse takes the value for its own sign."""
+    for word in words:
+        if word == "--":  # what follows is a command of the user's
+            return
+        if word.startswith("--") and word.endswith("=--"):
+            raise UsageError(word.removesuffix("=--"), "--", "is no value")
+
+
 def _limit_blas_threads(words: Sequence[str]) -> None:
     """One BLAS thread a rank unless `--blas-threads N`: the count changes bits and timings."""
     threads = "1"
@@ -165,6 +184,6 @@ def _limit_blas_threads(words: Sequence[str]) -> None:
             threads = word.partition("=")[2]
         elif word == "--blas-threads" and i + 1 < len(words):
             threads = words[i + 1]
-    if threads.isdigit() and int(threads) > 0:
+    if re.fullmatch("[0-9]{1,4}", threads) and 0 < int(threads) <= MOST_THREADS:
         for variable in BLAS_VARIABLES:
             os.environ[variable] = threads

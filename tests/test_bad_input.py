@@ -306,6 +306,26 @@ BOMBS = [
     (DATA + "npz-bomb.npz --data-samples 100", ["npz-bomb.npz", "unpack to", "no data do"]),
     ("replay bomb.h5", ["bomb.h5", "more than the file can hold"]),
 ]
+WORDS = [
+    *((RUN + f"--blas-threads {n}", ["--blas-threads", n[:9], "a whole number in 1..4096"])
+      for n in ("²", "9" * 5000, "0", "4097")),
+    ("bench allreduce --blas-threads ²", ["--blas-threads '²'", "1..4096"]),
+    ("calibrate --blas-threads 0", ["--blas-threads '0'", "1..4096"]),
+    (RUN + "--resume /", ["--resume '/'", "must name a file"]),
+    (RUN + "--resume .", ["--resume '.'", "must name a file"]),
+    (RUN + "--lr=--", ["--lr '--'", "is no value"]),
+    ("simulate --network=--", ["--network '--'", "is no value"]),
+    ("report --format=-- whole.h5", ["--format '--'", "is no value"]),
+    ("simulate --bytes -4M", ["--bytes '-4M'", "a whole number of bytes"]),
+    ("predict --bytes -4M", ["--bytes '-4M'", "a whole number of bytes"]),
+    (RUN + "--lr -1", ["--lr '-1'", "a finite number >= 0"]),
+    (RUN + "--lr -inf", ["--lr '-inf'", "a finite number"]),
+    (RUN + "--step-time -1ms", ["--step-time '-1ms'", "a time such as"]),
+    *((f"advise --backups --ranks 4 --step-time 1s --straggler {text}",
+       ["--straggler '9'", "ranks that compute are 0 to 3"]) for text in ("9:5x", "9:die@3")),
+    (RUN + "--straggler 0:2x,9:die@1", ["--straggler '9'", "ranks that compute are 0 to 1"]),
+    ("advise --backups --ranks 4 --step-time 1s --straggler 2-9:5x", ["'2-9'", "0 to 3"]),
+]  # fmt: skip
 LABELS = [
     (RUN + f"--data {data} --data-path {data}-labels-{name}{end}", [f"label {value}", words])
     for data, end in (("idx", ".npz"), ("arrays", ""))
@@ -359,6 +379,7 @@ TABLE = [
     *ENDLESS,
     *BOMBS,
     *LABELS,
+    *WORDS,
     *OTHERS,
 ]
 

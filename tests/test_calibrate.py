@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -391,3 +392,13 @@ def test_a_real_calibration_on_two_ranks(tmp_path):
     again = mpiexec.find().run(2, mpiexec.own(words), timeout=60)
     assert again.returncode == 2
     assert "exists" in again.stderr
+
+
+@pytest.mark.parametrize(("hosts", "there"), [(["h0", "h1"], True), (["h0", "h0"], False)])
+def test_a_lab_says_what_its_wires_let_pass_at_once(hosts, there, monkeypatch):
+    """1 gbit: 125,000 bytes, of which the messages of 64 KiB show no end."""
+    monkeypatch.setattr(calibrate, "_pair", lambda *_: {})
+    monkeypatch.setattr(calibrate, "gather", lambda *_: None)
+    monkeypatch.setenv("MPISGD_LAB_BURST", "125000")
+    found = calibrate._messages(SimpleNamespace(Get_rank=lambda: 0), hosts, 6, 1.0)
+    assert [each.value for key, each in found.items() if key == "burst_B"] == [125000.0] * there

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpisgd.mpi import lab as lab_module
-from mpisgd.mpi.lab import Lab, burst_of, missing, rate_of
+from mpisgd.mpi.lab import Lab, burst_bytes, burst_of, missing, rate_of
 from mpisgd.mpi.mpiexec import find
 from mpisgd.store.environment import environment
 from mpisgd.values.errors import UsageError
@@ -127,6 +127,7 @@ def test_what_passes_at_once_is_little_but_never_less_than_timers_can_do():
     assert burst_of(200e6) == "18kb"
     assert burst_of(400e6) == "72000b"
     assert burst_of(1e9) == "125000b"
+    assert [burst_bytes(burst_of(rate)) for rate in (200e6, 400e6, 1e9)] == [18432, 72000, 125000]
 
 
 @pytest.mark.parametrize("hosts", [0, -1, 251])
@@ -321,6 +322,7 @@ def test_a_signal_ends_the_command_and_the_lab(number, code):
 def test_kept_hosts_can_be_entered_as_it_says_and_end_with_ctrl_c():
     with command("--keep", "--ranks", "1", "--", "sh", "-c", "exit 3") as process:
         assert process.stderr is not None
+        assert "of which 18432 bytes pass at once" in process.stderr.readline()
         said = process.stderr.readline()
         words = said.partition(" on h0: ")[2].split()
         done = subprocess.run(

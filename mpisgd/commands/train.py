@@ -54,8 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.checkpoint_per_rank, arguments.overwrite,
     )  # fmt: skip
     experiment.check_world(ranks is not None)
-    if arguments.blas_threads is not None:
-        whole(1, 4096).read("--blas-threads", arguments.blas_threads)
     if ranks is None:
         from mpisgd.drivers.mpi import MpiWorld
 

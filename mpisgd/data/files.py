@@ -127,5 +127,7 @@ def listing(folder: Path) -> list[Path]:
 
 def natural(path: Path) -> list[tuple[int, str]]:
     """A sorting key that takes the digits in a name as numbers."""
-    pieces = re.split(r"(\d+)", path.name)
-    return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in pieces]
+    pieces = re.split(r"([0-9]+)", path.name)
+    return [
+        (int(piece), "") if piece.isascii() and piece.isdigit() else (-1, piece) for piece in pieces
+    ]

@@ -23,6 +23,7 @@ from mpisgd.mpi.mpiexec import GRACE_S, Hosts, Job, Launcher, find, own
 from mpisgd.values.errors import UsageError
 
 LAB = "MPISGD_LAB"  # the variable by which a run knows where it is; results keep it
+BURST = "MPISGD_LAB_BURST"  # and this: bytes that each of its wires lets pass at once
 SUBNET = "10.77.0"
 INTERFACE = "e0"
 MOST_HOSTS = 250
@@ -176,7 +177,8 @@ class Lab:
         hosts = Hosts(self.addresses, AGENT, INTERFACE)
         prefix = self.enter(0, directory)
         count = self.size if ranks is None else ranks
-        told = {LAB: f"{self.rate} between {self.size} hosts", **(environment or {})}
+        told = {LAB: f"{self.rate} between {self.size} hosts", BURST: str(burst_bytes(self.burst))}
+        told |= environment or {}
         return self._launcher.start(
             count, argv, hosts=hosts, prefix=prefix, environment=told, **options
         )
@@ -232,6 +234,12 @@ def burst_of(bits_per_s: float) -> str:
     return "18kb" if bits_per_s <= 250e6 else f"{max(72_000, round(bits_per_s / 8000))}b"
 
 
+def burst_bytes(text: str) -> int:
+    """Bytes of a size as tc writes it, 18kb or 72000b."""
+    digits = text.rstrip("bkm")
+    return int(digits) * {"": 1, "b": 1, "k": 2**10, "kb": 2**10}[text[len(digits) :]]
+
+
 def missing() -> str | None:
     """Why no lab can be made here, in a few words; None when nothing is known to be missing."""
     if os.geteuid() != 0:
@@ -261,6 +269,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("lab", None, "name a command to run after --")
     find(arguments.mpiexec)
     lab = Lab(arguments.hosts, arguments.rate, mpiexec=arguments.mpiexec)
+    told = (
+        f"{lab.size} hosts, {lab.rate} on each wire, of which {burst_bytes(lab.burst)} bytes pass"
+    )
+    print(f"mpisgd lab: {told} at once after a pause", file=sys.stderr, flush=True)
     try:
         with lab:
             code = lab.run(own(words), arguments.ranks, capture=False).returncode

@@ -70,6 +70,7 @@ def of_distribution(
     if found is not None:
         return Times(needed, found * step_s, "exact")
     rule = stragglers.parse(straggler or "", seed)
+    rule.check(machines)
     if rule.deaths:
         raise UsageError("--straggler", straggler, "who dies has no part in advice on backups")
     known = order_statistics.mean_times(straggler or "", machines, needed)
