@@ -2,6 +2,7 @@
 
 import io
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -85,7 +86,7 @@ class Clock:
 @pytest.mark.parametrize(("each", "done"), [(1, 0), (4, 0), (1, 50)])
 def test_a_long_run_tells_its_steps_where_there_is_no_terminal(capsys, each, done):
     clock = Clock()
-    with progress.Lines(100 + done, each, done, clock) as lines:
+    with closing(progress.Lines(100 + done, each, done, clock)) as lines:
         for _ in range(100 * each):
             clock.s += 1 / each
             lines.update()
@@ -111,7 +112,7 @@ def test_on_a_terminal_there_is_a_bar_that_leaves_no_trace(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    with progress.shown("dasgd", 100, each=4, done=25) as bar:
+    with closing(progress.shown("dasgd", 100, each=4, done=25)) as bar:
         bar.update(40)
         assert (bar.n, bar.total) == (140, 400)
         bar.refresh()

@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from allreduce.communicator import Communicator
@@ -41,7 +41,7 @@ def train(comm: Communicator, job: Job, nodes: Sequence[int] | None = None) -> O
     signals = session.Signals(comm, lambda: run.ask_to_stop(), lambda: run.busy())
     run = begun(comm, job, nodes or [0] * comm.Get_size(), signals)
     failure = ""
-    with signals, closing(job.bar or _Closed()):
+    with signals, closing(job.bar) if job.bar else nullcontext():
         with closing(run):
             try:
                 run.run()
@@ -243,8 +243,3 @@ class MpiWorld:
             sys.stdout.flush()
             sys.stderr.flush()
             self.comm.Abort(0)
-
-
-class _Closed:
-    def close(self) -> None:
-        """No bar is shown."""

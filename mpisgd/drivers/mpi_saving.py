@@ -62,9 +62,6 @@ class Saver:
         if self.resumed is None:
             return
         self.rank.inner.restore(self.resumed.state["site"])
-        if (evaluator := self.rank.evaluator) is not None:
-            evaluator.last = self.resumed.meta["evaluation"]
-            evaluator.evaluated = self.resumed.meta["keep"]["evaluation"]
         for server in servers:
             self._restore_server(server, self.resumed.state)
         for worker in workers:

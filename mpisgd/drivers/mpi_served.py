@@ -39,7 +39,9 @@ class Served:
         self.inner = CommunicatorSite(
             comm, maker("tree", comm.Get_size()), self.recorder, deadline=experiment.deadline_s
         )
-        self.evaluator = self.builder.evaluator(job.store) if self.inner.rank == 0 else None
+        meta = None if job.resumed is None else job.resumed.meta
+        own = self.builder.evaluator(job.store, meta) if self.inner.rank == 0 else None
+        self.evaluator = own
         self.saver: Saver | None = None
         if job.checkpointing is not None:
             from mpisgd.drivers import mpi_saving

@@ -39,12 +39,14 @@ class Evaluator:
         shards: Sequence[slice],
         ema: bool,
         store: Any = None,
+        meta: Mapping[str, Any] | None = None,
     ):
+        """`meta`: what the checkpoint says that the run goes on from."""
         self.model, self.dataset, self.shards, self.store = model, dataset, shards, store
         self.parameters = parameters.like()
         self.average = parameters.like() if ema else None
-        self.last: dict[str, Any] = {}
-        self.evaluated = 0  # rows so far, those before a restart included
+        self.last: dict[str, Any] = meta["evaluation"] if meta else {}
+        self.evaluated = meta["keep"]["evaluation"] if meta else 0  # rows, with those before
         self.failed: tuple[int, int] | None = None
         self._parts: dict[int, dict[int, tuple[np.ndarray, np.ndarray | None, Mapping]]] = {}
 

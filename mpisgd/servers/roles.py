@@ -1,6 +1,6 @@
 """Who is a server and who a worker, which part of the parameters is whose; and making both."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -101,10 +101,10 @@ class Builder:
             augment=build_augment(experiment, self.dataset),
         )  # fmt: skip
 
-    def evaluator(self, store: Any = None) -> Evaluator:
-        """What evaluates the shards together."""
+    def evaluator(self, store: Any = None, meta: Mapping[str, Any] | None = None) -> Evaluator:
+        """What evaluates the shards together; `meta`: as of Evaluator."""
         ema = self.experiment.ema is not None
-        return Evaluator(self.model, self.dataset, self.parameters, self.shards, ema, store)
+        return Evaluator(self.model, self.dataset, self.parameters, self.shards, ema, store, meta)
 
     def _model(self, number: int) -> Model:
         return build_model(self.experiment, self.dataset, number, len(self.roles.workers))

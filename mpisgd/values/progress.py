@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Protocol
 
 EVERY_S = 10.0  # between two lines
@@ -31,17 +30,6 @@ class Lines:
         self.steps, self.each, self.done, self._now = steps, each, done, now
         self._count = 0
         self._began = self._told = now()
-
-    def __enter__(self) -> "Lines":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def update(self) -> None:
         """One more."""
