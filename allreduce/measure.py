@@ -70,13 +70,16 @@ class Summary(NamedTuple):
     p90_s: float
     ci_low_s: float
     ci_high_s: float
+    p99_s: float
+    skew_s: float  # median over repetitions of the slowest rank's time less the fastest's
 
 
 def summarise(seconds: np.ndarray) -> Summary:
     """The summary of samples [repetition, rank]."""
     times = seconds.max(axis=1)
-    p10, median, p90 = np.quantile(times, (0.1, 0.5, 0.9)).tolist()
-    return Summary(len(times), median, p10, p90, *median_interval(times))
+    p10, median, p90, p99 = np.quantile(times, (0.1, 0.5, 0.9, 0.99)).tolist()
+    skew = float(np.median(times - seconds.min(axis=1)))
+    return Summary(len(times), median, p10, p90, *median_interval(times), p99, skew)
 
 
 def median_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:

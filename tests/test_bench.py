@@ -147,6 +147,36 @@ def test_what_lies_within_the_intervals_is_not_reported():
         assert allreduce.mock_up_rule(rows) == []
 
 
+# --- who is the fastest -------------------------------------------------------------------------
+
+
+def test_the_fastest_of_either_side_is_compared_and_chosen_only_where_it_is_known():
+    rows = [
+        row("ring", 2.0, 1.9, 2.1) | {"chunks": 1},
+        row("tree", 1.0, 0.9, 1.1) | {"chunks": 4},
+        row("mpi", 2.0, 1.8, 2.2) | {"chunks": 1},
+        row("mpi-reduce-bcast", 0.1, 0.1, 0.1),
+        row("ring", 0.5, 0.4, 0.6) | {"chunks": 2, "wrong": 1},  # too fast to be right
+    ]
+    (best,) = allreduce.fastest({"wrong": 0} | each for each in rows)
+    assert (best["ours"], best["chunks"], best["library"], best["use"]) == (
+        "tree",
+        4,
+        "mpi",
+        "tree",
+    )
+    ends = [best[key] for key in ("ratio_low", "ratio", "ratio_high")]
+    assert ends == pytest.approx([0.9 / 2.2, 0.5, 1.1 / 1.8])
+    for low, high, use in ((0.4, 0.6, "mpi"), (0.9, 1.2, "either"), (math.nan, math.nan, "either")):
+        library = row("mpi", 0.5, low, high)
+        (best,) = allreduce.fastest({"wrong": 0, "chunks": 1} | each for each in (rows[1], library))
+        assert best["use"] == use
+    assert best["ratio_low"] is None
+    assert allreduce.fastest({"wrong": 0} | each for each in rows[:2]) == []
+    assert allreduce.short_name("MPICH Version: 5.0.2") == "MPICH 5.0.2"
+    assert allreduce.short_name("Open MPI v5.0.11, package: x") == "Open MPI v5.0.11"
+
+
 # --- validation sees faults ---------------------------------------------------------------------
 
 

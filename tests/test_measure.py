@@ -47,6 +47,8 @@ def test_a_repetition_takes_as_long_as_its_slowest_rank():
     assert found.p10_s == pytest.approx(10.9)
     assert found.p90_s == pytest.approx(18.1)
     assert (found.ci_low_s, found.ci_high_s) == (11, 18)
+    assert found.p99_s == pytest.approx(18.91)
+    assert found.skew_s == 13.5  # the median of 9 to 18
 
 
 def test_osu_columns_average_over_repetitions_first():

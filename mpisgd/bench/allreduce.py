@@ -1,6 +1,7 @@
 """`mpisgd bench allreduce`: seconds, bandwidth and errors, by algorithm and size."""
 
 import argparse
+import math
 import random
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from allreduce import measure as timing
 from allreduce.collectives import CARRIERS, carrier
 from allreduce.errors import AllreduceError
 from allreduce.measure import Rule
+from allreduce.native import library
 from mpisgd.bench import options, record
 from mpisgd.bench.operations import MOCK_UPS, Vectors, module_of, operation
 from mpisgd.values import tables
@@ -22,8 +24,12 @@ PLACES = {"in-place": (True,), "out-of-place": (False,), "both": (True, False)}
 DTYPES = ("float32", "float16", "float64")
 COLUMNS = (
     "algorithm", "ranks", "bytes", "dtype", "in_place", "chunks", "repetitions",
-    "median_s", "p10_s", "p90_s", "ci_low_s", "ci_high_s",
-    "algbw_GBps", "busbw_GBps", "wrong",
+    "median_s", "p10_s", "p90_s", "p99_s", "ci_low_s", "ci_high_s", "skew_s",
+    "algbw_GBps", "busbw_GBps", "library", "wrong",
+)  # fmt: skip
+FASTEST: tuple[tables.Column | str, ...] = (
+    "bytes", "in_place", "ours", "chunks", "ours_s", "library", "library_s",
+    *(tables.Column(key, ".3f") for key in ("ratio", "ratio_low", "ratio_high")), "use",
 )  # fmt: skip
 OSU_COLUMNS = ("osu_avg_s", "osu_min_s", "osu_max_s")
 
@@ -62,11 +68,11 @@ class Settings:
 
     def cases(self) -> list[Case]:
         """In the order of the table; the library cuts messages by itself."""
-        every = product(self.algorithms, self.places, self.sizes, self.chunks)
+        every = product(self.sizes, self.algorithms, self.places, self.chunks)
         cut = {n for n in self.algorithms if n not in MOCK_UPS and carrier(n).chunked}
         return [
             Case(name, size, in_place, chunks if name in cut else 1)
-            for name, in_place, size, chunks in every
+            for size, name, in_place, chunks in every
             if name in cut or chunks == self.chunks[0]
         ]
 
@@ -139,12 +145,16 @@ def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
                 log.case({"benchmark": "allreduce", **row}, seconds)
             log.step()
         table = [rows[case] for case in chosen.cases()]
-        verdicts = mock_up_rule(table)
-        log.complete({"mock_up_rule": verdicts, "wrong": sum(row["wrong"] for row in table)})
+        verdicts, best = mock_up_rule(table), fastest(table)
+        wrongs = sum(row["wrong"] for row in table)
+        log.complete({"mock_up_rule": verdicts, "fastest": best, "wrong": wrongs})
     wrong = [row for row in table if row["wrong"]]
     if log.speaks:
         columns = COLUMNS + (OSU_COLUMNS if arguments.osu else ())
-        print(tables.render(columns, table, arguments.format), flush=True)
+        shown = [tables.render(columns, table, arguments.format)]
+        if best and arguments.format == "table":
+            shown.append(tables.render(FASTEST, best, "table"))
+        print("\n\n".join(shown), flush=True)
         for verdict in verdicts:
             record.warn(verdict)
         for row in wrong:
@@ -164,6 +174,43 @@ def mock_up_rule(rows: Iterable[dict[str, Any]]) -> list[str]:
             place = "in place" if in_place else "out of place"
             verdicts.append(f"mock-up rule: mpi takes {ratio:.2f} of {name}, {octets} B {place}")
     return verdicts
+
+
+def fastest(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a size (and place): the fastest of ours and of the library, their ratio, whom to use.
+
+    The ratio's ends are those of the medians' intervals, low over high and high over low; where 1
+    lies between them, or there is no interval, neither is known to be faster.
+    """
+    groups: dict[tuple[int, bool], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["algorithm"] not in MOCK_UPS and not row["wrong"]:
+            groups.setdefault((row["bytes"], row["in_place"]), []).append(row)
+    found = []
+    for (octets, in_place), group in groups.items():
+        sides: tuple[list, list] = ([], [])
+        for row in group:
+            sides[carrier(row["algorithm"]).scheduled].append(row)
+        if all(sides):
+            theirs, ours = (min(side, key=lambda row: row["median_s"]) for side in sides)
+            found.append({"bytes": octets, "in_place": in_place, **_compared(ours, theirs)})
+    return found
+
+
+def _compared(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    low, high = ours["ci_low_s"] / theirs["ci_high_s"], ours["ci_high_s"] / theirs["ci_low_s"]
+    chosen = ours if high < 1 else theirs if low > 1 else None
+    return {
+        "ours": ours["algorithm"],
+        "chunks": ours["chunks"],
+        "ours_s": ours["median_s"],
+        "library": theirs["algorithm"],
+        "library_s": theirs["median_s"],
+        "ratio": ours["median_s"] / theirs["median_s"],
+        "ratio_low": None if math.isnan(low) else low,
+        "ratio_high": None if math.isnan(high) else high,
+        "use": "either" if chosen is None else chosen["algorithm"],
+    }
 
 
 def _measure(
@@ -190,6 +237,11 @@ def _measure(
     ]
 
 
+def short_name(said: str) -> str:
+    """Of what an MPI library says of itself: its name and version."""
+    return said.partition(",")[0].replace(" Version:", "")
+
+
 def _row(ranks: int, dtype: str, case: Case, seconds: np.ndarray, wrong: int) -> dict[str, Any]:
     found = timing.summarise(seconds)
     return {
@@ -198,6 +250,7 @@ def _row(ranks: int, dtype: str, case: Case, seconds: np.ndarray, wrong: int) ->
         **timing.osu(seconds),
         "ranks": ranks,
         "dtype": dtype,
+        "library": short_name(library()),
         "algbw_GBps": timing.algorithm_bandwidth(case.bytes, found.median_s) / 1e9,
         "busbw_GBps": timing.bus_bandwidth(case.bytes, found.median_s, ranks) / 1e9,
         "wrong": wrong,

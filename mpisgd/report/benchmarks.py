@@ -23,10 +23,13 @@ COLUMNS = (
     Column("median_s", "", "median seconds (benchmarks: of the rank that took longest)", "s", True),
     Column("p10_s", "", "a tenth took at most so many seconds", "s", True),
     Column("p90_s", "", "nine tenths took at most so many seconds", "s", True),
+    Column("p99_s", "", "99 of 100 took at most so many seconds", "s"),
+    Column("skew_s", "", "median of the longest rank's seconds less the shortest's", "s"),
     Column("ci_low_s", "", "low end of the median's 95 % interval"),
     Column("ci_high_s", "", "high end of the median's 95 % interval"),
     Column("algbw_GBps", "", "bytes over seconds, 10^9 bytes a second", "GB/s"),
     Column("busbw_GBps", "", "algbw times 2 (p - 1) / p: what the link carries", "GB/s", True),
+    Column("library", "", "the MPI library that ran it"),
     Column("wrong", "", "results that were not what they should be", "1", True),
     Column("progress", "", "what moves a message on while there is work: poll or thread", "", True),
     Column("polls", "", "looks at it in that time", "", True),
@@ -65,9 +68,10 @@ def _measured(row: dict[str, Any], seconds: np.ndarray) -> dict[str, Any]:
     if not len(heard):
         return {"repetitions": 0}
     longest = np.nanmax(heard, axis=1)
-    low, middle, high = np.quantile(longest, (0.1, 0.5, 0.9)).tolist()
+    low, middle, high, highest = np.quantile(longest, (0.1, 0.5, 0.9, 0.99)).tolist()
     values: dict[str, Any] = {
-        "repetitions": len(longest), "median_s": middle, "p10_s": low, "p90_s": high
+        "repetitions": len(longest), "median_s": middle, "p10_s": low, "p90_s": high,
+        "p99_s": highest, "skew_s": float(np.median(longest - np.nanmin(heard, axis=1))),
     }  # fmt: skip
     size, ranks = row.get("bytes"), row.get("ranks")
     whole = row.get("part", "communication") == "communication"  # not work, nor what is exposed

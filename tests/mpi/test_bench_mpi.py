@@ -32,7 +32,7 @@ def test_every_algorithm_is_measured_and_right(mpi, ranks, dtype, tmp_path):
     assert all(tuple(row) == allreduce.COLUMNS for row in rows)
     names = (*ALGORITHMS, *NATIVE, *MOCK_UPS)
     assert [(r["algorithm"], r["in_place"], r["bytes"]) for r in rows] == [
-        (name, place, size) for name in names for place in (True, False) for size in (8, 1024)
+        (name, place, size) for size in (8, 1024) for name in names for place in (True, False)
     ]
     for row in rows:
         assert (row["ranks"], row["dtype"], row["repetitions"], row["wrong"]) == (
@@ -42,7 +42,9 @@ def test_every_algorithm_is_measured_and_right(mpi, ranks, dtype, tmp_path):
             0,
         )
         assert 0 < row["ci_low_s"] <= row["median_s"] <= row["ci_high_s"]
-        assert row["p10_s"] <= row["median_s"] <= row["p90_s"]
+        assert row["p10_s"] <= row["median_s"] <= row["p90_s"] <= row["p99_s"]
+        assert row["skew_s"] >= 0
+        assert {"mpich": "MPICH 5", "openmpi": "Open MPI v5"}.get(mpi.name, "") in row["library"]
         assert row["algbw_GBps"] == pytest.approx(row["bytes"] / row["median_s"] / 1e9)
         share = 2 * (ranks - 1) / ranks
         expected = None if ranks == 1 else pytest.approx(row["algbw_GBps"] * share)
@@ -58,6 +60,8 @@ def check_file(path, rows, ranks):
     assert run.environment["ranks_per_core"] > 0
     assert len(run.environment["hosts"]) == len(run.environment["cores"]) == ranks
     assert run.summary["wrong"] == 0
+    places = [(8, True), (8, False), (1024, True), (1024, False)]
+    assert [(best["bytes"], best["in_place"]) for best in run.summary["fastest"]] == places
     found = {(c["algorithm"], c["in_place"], c["bytes"]): (c, s) for c, s in run.cases}
     assert len(found) == len(rows)
     for row in rows:
