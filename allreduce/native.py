@@ -12,7 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from allreduce.arrays import Device
+from allreduce.arrays import WIDE, Device, too_narrow
 from allreduce.errors import AllreduceError, BufferRefused
 from allreduce.phases import Work
 from allreduce.plan import Runner, wait_until
@@ -91,6 +91,10 @@ class Native(Runner):
     def _lower(self, mean: bool, cuda_aware: bool) -> None:
         """What is done before, by, and after the collective."""
         memory, target = self._memory, self._target
+        widened: list[Callable[[], None]] = []  # as in a Plan, see lowering.lower
+        if mean and too_narrow(target.dtype):
+            target = memory.empty(target.size, WIDE)
+            widened = [partial(memory.copy, target, self._target)]
         if (
             isinstance(memory, Device)
             and cuda_aware
@@ -101,12 +105,14 @@ class Native(Runner):
                 f"{self.name} of device memory crashes Open MPI: use mpi, or cuda_aware=False"
             )
         output = target
-        self._before = [Work(memory, [])] if isinstance(memory, Device) else []
+        self._before = [Work(memory, widened)] if widened or isinstance(memory, Device) else []
         after = [partial(memory.divide, target, self.size)] if mean else []
         if isinstance(memory, Device) and not cuda_aware:
             output = memory.pinned(target.size, target.dtype)
-            self._before = [Work(memory, [partial(memory.to_host, output, target)])]
+            self._before = [Work(memory, [*widened, partial(memory.to_host, output, target)])]
             after.insert(0, partial(memory.to_device, target, output))
+        if widened:
+            after.append(partial(memory.copy, self._target, target))
         self._body += [_COLLECTIVES[self.name](self.comm, output, output, self)]
         if after:
             self._body.append(Work(memory, after))

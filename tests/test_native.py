@@ -101,6 +101,18 @@ def test_the_sum_or_the_mean_of_all_ranks_any_number_of_times(name, in_place):
 
 
 @every_name
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_mean_of_halves_is_where_their_sum_is_not(name, in_place, monkeypatch):
+    monkeypatch.setitem(globals(), "OTHER", np.full(3, 61_440.0))
+    source = np.full(3, 40_960, np.float16)
+    result = source if in_place else np.empty(3, np.float16)
+    with Native(Comm(), name, source, None if in_place else result, mean=True) as reduction:
+        reduction.start()
+        assert reduction.wait() is result
+    assert result.tolist() == [51_200] * 3
+
+
+@every_name
 def test_the_input_may_be_changed_once_it_is_taken(name):
     """By the thread that owns it, while another is about to call MPI."""
     comm, source = Comm(), np.array([1.0, 2.0, 3.0])
