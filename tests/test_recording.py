@@ -148,7 +148,9 @@ def test_an_evaluation_is_sums_over_samples_divided_once():
         step=7, sampler=Sampler(53, 3, 4, seed=0), dataset=dataset, ema=None
     )
     store, (recorder, *_) = recorders(3)
-    recorder.evaluation(worker, np.array([180.0, 90, 360, 0, 0, 21.0, 42]), time_s=2.5)
+    recorder.evaluation(
+        worker, np.array([180.0, 90, 360, 0, 0, 21.0, 42]), time_s=2.5, step=worker.step
+    )
     row = store.evaluations[0]
     assert row == recorder.last_evaluation
     expected = {

@@ -22,7 +22,7 @@ class Rows:
     def step(self, step, columns):
         self.steps.append(columns)
 
-    def evaluation(self, worker, sums, time_s):
+    def evaluation(self, worker, sums, time_s, step):
         self.evaluations.append(time_s)
 
 

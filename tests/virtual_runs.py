@@ -39,8 +39,8 @@ class Rows:
     def step(self, step: int, columns: dict[str, float]) -> None:
         self.steps[step] = dict(columns)
 
-    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
-        self.evaluations[worker.step] = sums.copy(), time_s
+    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float, step: int) -> None:
+        self.evaluations[step] = sums.copy(), time_s
 
 
 class Finished(NamedTuple):

@@ -16,7 +16,9 @@ OTHERWISE = (
     "choose another --output or --checkpoint, or begin anew with --overwrite and no --resume"
 )
 # Fields of an Experiment that do not change a bit of what is to come, or were resolved to others.
-MAY_DIFFER = ("epochs", "steps", "deadline_s", "scaling", "data_path", "step_time_from")
+MAY_DIFFER = (
+    "epochs", "steps", "deadline_s", "scaling", "data_path", "step_time_from", "evaluate",
+)  # fmt: skip
 LONGEST = 80  # characters of a value that is shown
 CHUNK = 1 << 22  # octets hashed at once
 

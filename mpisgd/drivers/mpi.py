@@ -3,8 +3,8 @@
 import json
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from allreduce.communicator import Communicator
@@ -23,6 +23,7 @@ from mpisgd.store.recording import Recorder, Store
 from mpisgd.training.buckets import exposed
 from mpisgd.training.parameters import Parameters, digest
 from mpisgd.training.worker import NotFinite, Worker
+from mpisgd.values import progress
 from mpisgd.values.errors import UsageError
 from mpisgd.values.schedules import maker
 from mpisgd.worlds.mpi import CommunicatorSite
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times
     from mpisgd.checkpoint.options import Saving
     from mpisgd.checkpoint.resume import Choice
     from mpisgd.drivers.mpi_served import Served
+    from mpisgd.values.progress import Bar
 
 PATIENCE = 10  # deadlines until all have heard how the run ended: rank 0 may still be at work
 
@@ -41,7 +43,7 @@ def train(comm: Communicator, job: Job, nodes: Sequence[int] | None = None) -> O
     signals = session.Signals(comm, lambda: run.ask_to_stop(), lambda: run.busy())
     run = begun(comm, job, nodes or [0] * comm.Get_size(), signals)
     failure = ""
-    with signals, closing(job.bar) if job.bar else nullcontext():
+    with signals, closing(job.bar or _Quiet()):
         with closing(run):
             try:
                 run.run()
@@ -101,6 +103,7 @@ class Averaging:
             step_timer=step_timer(experiment.straggler, experiment.step_seconds, experiment.seed),
             thread_comm=session.thread_comm(comm) if experiment.progress == "thread" else None,
             keep=None if job.checkpointing is None else self._save,
+            during=experiment.evaluate == "during",
         )  # fmt: skip
         rests, resumed = None, job.resumed
         if job.checkpointing is not None:
@@ -140,11 +143,29 @@ class Averaging:
             self.site.broadcast(self.worker.parameters.buffer)
         self.site.begin()
         try:
-            for _ in algorithm_run(self.job.experiment, self.worker):
-                raise AssertionError("a communicator site never yields")
-            self.site.drain()
+            self._train()
         except Stalled as stall:
             raise Stalled(f"{stall}, at step {self.step}") from None
+
+    def _train(self) -> None:
+        """Evaluate what was kept, too, whatever ends the training."""
+        failure = None
+        try:
+            _exhaust(algorithm_run(self.job.experiment, self.worker))
+        except NotFinite as error:  # on every rank, in the same step
+            failure = error
+        self.site.drain()
+        with closing(self._told()) as bar:
+            _exhaust(self.site.evaluate_kept(self.worker, bar.update))
+        if failure is not None:
+            raise failure
+
+    def _told(self) -> "Bar":
+        """Of each evaluation after training."""
+        if self.job.bar is None:
+            return _Quiet()
+        self.job.bar.close()
+        return progress.shown("evaluating", max(1, self.site.kept), unit="evaluation")
 
     def finish(self) -> set[int]:
         """Hand over the last rows; ranks that went silent."""
@@ -243,3 +264,16 @@ class MpiWorld:
             sys.stdout.flush()
             sys.stderr.flush()
             self.comm.Abort(0)
+
+
+class _Quiet:
+    """No bar is shown."""
+
+    def update(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _exhaust(steps: Iterator[None]) -> None:
+    for _ in steps:
+        raise AssertionError("a communicator site never yields")

@@ -118,6 +118,6 @@ class RankRecorder:
             self.recording.bar.update()
         self.recording.step(self.rank, step, columns)
 
-    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None:
+    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float, step: int) -> None:
         if self.rank == 0:
-            self.recording.evaluation(**row(sums, worker, self.config, time_s))
+            self.recording.evaluation(**row(sums, worker, self.config, time_s, step))

@@ -26,7 +26,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "rate", "rate_schedule", "optimiser", "momentum", "nesterov", "weight_decay", "clip", "ema",
         "ema_warm_up", "linear_scaling", "rmsprop_decay", "epsilon",
     ),
-    "time and measurement": ("step_time_s", "straggler", "evaluate_every", "scaling"),
+    "time and measurement": ("step_time_s", "straggler", "evaluate_every", "evaluate", "scaling"),
 }  # fmt: skip
 # A file that lists options of other algorithms would hide which of them count.
 SET = "plugin_options"

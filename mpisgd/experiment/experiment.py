@@ -155,6 +155,9 @@ class Experiment:
     evaluate_every: int | None = _option(
         None, options.whole(0), "steps between evaluations, 0: at the end only [an epoch]"
     )
+    evaluate: str | None = _option(
+        None, options.one_of(("after", "during")), "on real ranks; during flatters times [after]"
+    )
     deadline_s: float = _option(60.0, options.duration(0.1), "longest wait for a peer", "deadline")
     scaling: str | None = _option(
         None, options.one_of(("weak", "strong")), "what a set of runs is part of"
@@ -210,6 +213,8 @@ class Experiment:
         if virtual and not collectives.carrier(self.price_as or self.allreduce).scheduled:
             allowed = "with --virtual a schedule, or name with --price-as one that stands for it"
             raise UsageError("--allreduce", self.allreduce, allowed)
+        if virtual and self.evaluate == "during":
+            raise UsageError("--evaluate", "during", "virtual time stands still for evaluations")
 
     def _check_taken(self, place: str, hint: str) -> None:
         """UsageError for an option that the algorithm does not have and others do."""
@@ -280,7 +285,7 @@ class Experiment:
     def resolved(self, ranks: int, samples: int) -> "Experiment":
         """With every default that depends on the rest, or on the data, filled in."""
         takes = own.takes(self.algorithm)
-        values = self._defaults()
+        values = {"evaluate": self.evaluate or "after"} | self._defaults()
         if "servers" in takes:
             values |= self._resolved_servers(ranks)
         resolved = replace(self, **values, ranks=ranks)
@@ -344,6 +349,9 @@ class Experiment:
             raise UsageError("--group", self.group, f"at most the workers, {workers}")
         named: dict[str, Any] = {"servers": servers, "colocated": colocated}
         named |= {"requeue": bool(self.requeue), "push": self.push or "whole"}
+        if self.evaluate == "after":
+            raise UsageError("--evaluate", "after", f"{self.algorithm} evaluates during training")
+        named["evaluate"] = "during"
         named["reads"] = self.reads or "independent"
         if "prefetch" in OPTIONS[self.algorithm]:
             named["prefetch"] = bool(self.prefetch)

@@ -184,9 +184,9 @@ class Recorder:
         if self.on_step is not None:
             self.on_step()
 
-    def evaluation(self, worker: Any, sums: np.ndarray, time_s: float) -> None:
+    def evaluation(self, worker: Any, sums: np.ndarray, time_s: float, step: int) -> None:
         """Take the sums over all ranks of one evaluation."""
-        self.last_evaluation = evaluation.row(sums, worker, self.config, time_s)
+        self.last_evaluation = evaluation.row(sums, worker, self.config, time_s, step)
         self.evaluated += 1
         if self.store is not None:
             self.store.evaluation(**self.last_evaluation)

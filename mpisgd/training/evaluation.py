@@ -47,16 +47,16 @@ def means(model: Model, dataset: Dataset, parameters: Parameters) -> tuple[float
 
 
 def row(
-    sums: np.ndarray, worker: "Worker", config: Mapping[str, Any], time_s: float
+    sums: np.ndarray, worker: "Worker", config: Mapping[str, Any], time_s: float, step: int
 ) -> dict[str, Any]:
     """One row of /evaluation from the sums over all ranks; `config`: the run's settings."""
-    computed = worker.sampler.samples_until(worker.step)
-    effective = effective_steps(config, worker.step)
+    computed = worker.sampler.samples_until(step)
+    effective = effective_steps(config, step)
     counts = {
-        "step": worker.step,
+        "step": step,
         "samples_computed": computed,
         "samples_used": computed,
-        "samples_effective": computed * effective / (worker.step or 1),
+        "samples_effective": computed * effective / (step or 1),
         "steps_effective": effective,
         "time_s": time_s,
     }

@@ -21,13 +21,15 @@ class Bar(Protocol):
 class Lines:
     """`step 120 of 1000, about 35 s left`, at most every EVERY_S seconds; like a bar to its users.
 
-    `each`: calls of `update` that make a step; `done`: steps before this process began.
+    `each`: calls of `update` that make a step; `done`: steps before this process began; `unit`:
+    what to say instead of step.
     """
 
     def __init__(
-        self, steps: int, each: int = 1, done: int = 0, now: Callable[[], float] = time.monotonic
-    ):
-        self.steps, self.each, self.done, self._now = steps, each, done, now
+        self, steps: int, each: int = 1, done: int = 0,
+        now: Callable[[], float] = time.monotonic, unit: str = "step",
+    ):  # fmt: skip
+        self.steps, self.each, self.done, self.unit, self._now = steps, each, done, unit, now
         self._count = 0
         self._began = self._told = now()
 
@@ -42,19 +44,19 @@ class Lines:
         left = spent * max(0, self.steps - self.done - self._count / self.each)
         left /= self._count / self.each
         if spent + left > LONG_S:
-            print(f"mpisgd: step {step} of {self.steps}, about {left:.0f} s left", file=sys.stderr)
-            sys.stderr.flush()
+            told = f"mpisgd: {self.unit} {step} of {self.steps}, about {left:.0f} s left"
+            print(told, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def shown(title: str, steps: int, each: int = 1, done: int = 0) -> Bar:
-    """A bar on a terminal, Lines elsewhere. `each`, `done`: as of Lines."""
+def shown(title: str, steps: int, each: int = 1, done: int = 0, unit: str = "") -> Bar:
+    """A bar on a terminal, Lines elsewhere. `each`, `done`, `unit`: as of Lines."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return Lines(steps, each, done)
+        return Lines(steps, each, done, unit=unit or "step")
     from tqdm import tqdm
 
-    unit = "step" if each == 1 else "gradient"
+    unit = unit or ("step" if each == 1 else "gradient")
     total, initial = steps * each, done * each
     return tqdm(total=total, initial=initial, unit=unit, desc=title, leave=False)

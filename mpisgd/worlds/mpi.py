@@ -6,7 +6,7 @@
 
 import math
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,13 +18,14 @@ from allreduce.collectives import Maker
 from allreduce.plan import Plan
 from allreduce.schedule import Schedule
 from mpisgd.experiment import stragglers
-from mpisgd.models.statistics import moments, pooled
+from mpisgd.models.statistics import pooled
 from mpisgd.mpi import tags
 from mpisgd.training.evaluation import TRAINING, shard_sums
-from mpisgd.training.mean import Mean
+from mpisgd.training.mean import CONTROL
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.site import Ready, Work
 from mpisgd.training.worker import Worker, first_not_finite
+from mpisgd.worlds.copies import Copies, Snapshot, snapshot
 from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.pending import PolledAllreduce, ProgressThread, ThreadedAllreduce
 
@@ -38,7 +39,7 @@ class Recorder(Protocol):
 
     def step(self, step: int, columns: dict[str, float]) -> None: ...
 
-    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float) -> None: ...
+    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float, step: int) -> None: ...
 
 
 @dataclass
@@ -50,6 +51,7 @@ class Counters:
     poll_s: float = 0.0
     wait_s: float = 0.0
     polls: int = 0
+    rested: int = 0  # whether evaluations or a checkpoint came before it, while averages arrived
     flight_start_s: float = math.nan  # of the averages that arrived in this step, the first start
     flight_end_s: float = math.nan  # and the last end
 
@@ -78,10 +80,11 @@ class CommunicatorSite:
         step_timer: stragglers.StepTimer | None = None,
         thread_comm: Any = None,
         keep: Callable[[Worker], object] | None = None,
+        during: bool = False,
     ):
         """`allreduce` makes the averages. `step_time`, `step_timer`: how long to pad each
         computation. `thread_comm`: let a thread drive the averages on it. `keep` saves the run,
-        at a rest."""
+        at a rest. `during`: evaluate at once, not in `evaluate_kept`."""
         self.comm, self.allreduce, self.recorder = comm, allreduce, recorder
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.chunks, self.deadline = chunks, deadline
@@ -97,7 +100,10 @@ class CommunicatorSite:
         self._counters = Counters()
         self._origin, self._paused, self._restored_s = time.perf_counter(), 0.0, 0.0
         self._step, self._step_began = 0, 0.0
-        self._average: Mean | None = None
+        self._copies, self.during = Copies(), during
+        self._copied_s = math.inf  # when a copy was begun after the last step
+        self._rested = False  # since the last step
+        self._average: Any = None
         self.evaluated: Parameters | None = None  # the mean that was evaluated last
         self.keep = keep
 
@@ -130,10 +136,12 @@ class CommunicatorSite:
     def restore(self, state: Mapping[str, float]) -> None:
         """Go on from there; before `begin`."""
         self._restored_s, self.final_average_s = state["time_s"], state["final_average_s"]
+        self._rested = True
 
     def begin_step(self, step: int) -> None:
-        self._step, self._step_began = step, self.now()
-        self._counters = Counters()
+        self._step, self._step_began = step, min(self.now(), self._copied_s)
+        self._counters = Counters(rested=int(self._rested))
+        self._copied_s, self._rested = math.inf, False
 
     def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
         began, counters = time.perf_counter(), self._counters
@@ -215,35 +223,74 @@ class CommunicatorSite:
         steps = self.all_values(worker.first_not_finite)
         if any(steps):
             raise first_not_finite(steps)
+        yield from self.evaluate_kept(worker)
         if self.keep is not None:
             began = time.perf_counter()
-            self.keep(worker)
+            with self._resting():
+                self.keep(worker)
             self.saving_s += time.perf_counter() - began
-            self._paused += time.perf_counter() - began
-        yield from ()
+        self._copied_s = math.inf
 
     def evaluate(self, worker: Worker) -> Steps:
-        began, time_s = time.perf_counter(), self.now()
-        self.evaluating = True
-        if self._average is None:
-            self._average = worker.mean(worker.parameters)
-        mean = worker.parameters
-        if not worker.equal:
-            self._average.start()
-            yield from self._average.wait()
-            mean = self._average.result
-            self.final_average_s = time.perf_counter() - began
-        self.evaluated = mean
-        ema = self._mean_of_ema(worker)
-        kept = moments(worker.model)
-        if kept.size:
-            self.sum(kept)
-        with pooled(worker.model, kept):
-            sums = shard_sums(worker.model, worker.dataset, mean, ema, self.rank, self.size)
-        sums[TRAINING] = worker.loss_sum, worker.loss_samples
-        self.recorder.evaluation(worker, self.sum(sums), time_s + self.final_average_s)
-        self._paused += time.perf_counter() - began
-        self.evaluating = False
+        """Now, if `during`; else keep what it needs: the copy is how the next step begins."""
+        now, fails = self.now(), worker.first_not_finite > 0
+        if self.during:
+            with self._resting():
+                yield from self._evaluate(worker, snapshot(worker, now, worker.signals()))
+        else:
+            self._copies.add(snapshot(worker, now, (fails, False, False)))
+            self._copied_s = now
+        yield from ()
+
+    def evaluate_kept(self, worker: Worker, told: Callable[[], object] = lambda: None) -> Steps:
+        """All that was kept, in order, `told` after each; while nothing is in flight and the clock
+        stands still. Raises NotFinite as it would have been raised during training."""
+        with self._resting():
+            while self._copies:
+                yield from self._evaluate(worker, self._copies.take())
+                told()
+
+    def _evaluate(self, worker: Worker, kept: Snapshot) -> Steps:
+        """`worker` is asked for nothing that changes with its steps."""
+        parameters, ema, sums_of_layers = kept.arrays
+        if self.evaluated is None:
+            self.evaluated = worker.parameters.like()
+            self._average = self._own_mean(self.evaluated.buffer)
+        mean, average_s = self.evaluated, 0.0
+        mean.flat[...] = parameters
+        if not kept.equal:
+            average_s = yield from self._take_mean(worker, mean, kept.signals)
+        averaged = None
+        if worker.ema is not None:
+            averaged = mean.like()
+            averaged.flat[...] = ema
+            with self._own_mean(averaged.buffer) as plan:
+                plan.start()
+                plan.wait()
+        if sums_of_layers.size:
+            self.sum(sums_of_layers)
+        with pooled(worker.model, sums_of_layers):
+            sums = shard_sums(worker.model, worker.dataset, mean, averaged, self.rank, self.size)
+        sums[TRAINING] = kept.training
+        self.recorder.evaluation(worker, self.sum(sums), kept.time_s + average_s, kept.step)
+
+    def _take_mean(
+        self, worker: Worker, mean: Parameters, signals: Sequence[bool]
+    ) -> Generator[None, None, float]:
+        """Of all ranks', in place; the seconds that it took, which a run needs for its result."""
+        began = time.perf_counter()
+        assert self._average is not None
+        mean.extra[:CONTROL] = signals
+        self._average.start()
+        self._average.wait()
+        self.final_average_s = time.perf_counter() - began
+        yield from worker.read_signals(mean.extra[:CONTROL])
+        return self.final_average_s
+
+    @property
+    def kept(self) -> int:
+        """Evaluations to come in `evaluate_kept`."""
+        return len(self._copies)
 
     def drain(self) -> None:
         """Let everything in flight arrive, whoever still wants it: peers wait for it."""
@@ -254,20 +301,26 @@ class CommunicatorSite:
         """Stop the thread, give all requests back."""
         if self.thread is not None:
             self.thread.close()
+        self._copies.clear()
         for pending in self._allreduces:
             pending.plan.close()
+        if self._average is not None:
+            self._average.close()
 
-    def _mean_of_ema(self, worker: Worker) -> Parameters | None:
-        if worker.ema is None:
-            return None
-        mean = worker.parameters.like()
-        mean.flat[...] = worker.ema.average
-        with self.allreduce(
-            self.comm, mean.buffer, mean=True, tag=tags.OF_THE_SITE, deadline=self.deadline
-        ) as plan:
-            plan.start()
-            plan.wait()
-        return mean
+    @contextmanager
+    def _resting(self):
+        """The clock stands still; the step that comes next is marked."""
+        began, self.evaluating = time.perf_counter(), True
+        try:
+            yield
+        finally:
+            self.evaluating, self._rested = False, True
+            self._paused += time.perf_counter() - began
+
+    def _own_mean(self, buffer: np.ndarray) -> Any:
+        return self.allreduce(
+            self.comm, buffer, mean=True, tag=tags.OF_THE_SITE, deadline=self.deadline
+        )
 
     def _all_reduce(self, schedule: Schedule, buffer: np.ndarray) -> None:
         with Plan(

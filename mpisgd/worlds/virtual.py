@@ -161,7 +161,7 @@ class Clock:
         average_s = 0.0 if worker.equal else self.final_average_s(mean.buffer)
         time_s = max(snapshot.time for snapshot in snapshots) + average_s
         for recorder, vector in zip(self.recorders, sums, strict=True):
-            recorder.evaluation(worker, vector, time_s)
+            recorder.evaluation(worker, vector, time_s, worker.step)
 
 
 class ClockSite:
