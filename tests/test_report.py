@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpisgd.cli import main
-from mpisgd.report.accounting import effective_share, row, step_seconds, targets
+from mpisgd.report.accounting import effective_share, round_seconds, row, targets
 from mpisgd.report.collect import Named, collect, find
 from mpisgd.report.notes import notes
 from mpisgd.report.scaling import karp_flatt, scaling
@@ -20,7 +20,7 @@ from mpisgd.store.writer import Writer
 
 CONFIG = {
     "algorithm": "minibatch", "allreduce": "butterfly", "model": "mlp", "hidden": [64],
-    "data": "mnist", "batch": 10, "rate": 0.1, "seed": 0,
+    "data": "mnist", "batch": 10, "rate": 0.1, "seed": 0, "evaluate": "after",
 }  # fmt: skip
 DASGD = {"algorithm": "dasgd", "tau": 4, "delay": 3, "xi": 0.25, "merge": "convex"}
 MACHINE = {"cpu": "fast", "cpus": 8, "mpi_library": "MPICH 5", "command": ["mpisgd", "train"]}
@@ -429,15 +429,45 @@ def test_shown_cuts_wide_tables_without_losing_a_cell(folder):
     assert sorted(words) == sorted(w for w in wide.split() if w not in lead)
 
 
-def test_step_seconds_see_the_one_step_of_a_round_that_waits():
+def test_seconds_of_a_round_hold_the_one_step_that_waits():
     """Local SGD with tau = 4: three steps of 1 s and one of 3 s are 1.5 s a step, not 1 s."""
     steps = np.tile(np.array([1.0, 1.0, 1.0, 3.0]), 5)[:, None].repeat(2, axis=1)
-    assert step_seconds(steps, 4) == 1.5
-    assert step_seconds(steps[:, :1], 1) == 1.0
+    assert round_seconds(steps, 4).tolist() == [1.5] * 5
+    assert round_seconds(steps[:, :1], 1).tolist() == [1.0, 1.0, 1.0, 3.0] * 5
     slower = steps * np.array([1.0, 2.0])
-    assert step_seconds(slower, 4) == 3.0
-    assert step_seconds(steps[:2], 4) == 1.0
-    assert step_seconds(steps[:0], 4) is None
+    assert round_seconds(slower, 4).tolist() == [3.0] * 5
+    assert round_seconds(steps[:7], 4).tolist() == [1.5]
+    assert round_seconds(steps[:2], 4).tolist() == []
+
+
+def test_rounds_in_which_the_run_rested_are_left_out():
+    steps = np.tile(np.array([1.0, 1.0, 1.0, 3.0]), 3)[:, None].repeat(2, axis=1)
+    steps[7], rested = 1.0, np.zeros((12, 2), np.int8)
+    assert round_seconds(steps, 4, rested).tolist() == [1.5, 1.0, 1.5]
+    rested[5, 1] = 1
+    assert round_seconds(steps, 4, rested).tolist() == [1.5, 1.5]
+    assert round_seconds(steps, 4, rested | 1).tolist() == [1.5, 1.0, 1.5]  # there are no others
+    assert round_seconds(steps, 4, rested - 2).tolist() == [1.5, 1.0, 1.5]  # not reported
+
+
+@pytest.mark.parametrize(
+    ("config", "virtual", "evaluations", "told"),
+    [
+        ({"evaluate": "during"}, False, 2, True),
+        ({}, False, 2, True),  # of a version that knew nothing else
+        ({"evaluate": "during"}, False, 1, False),
+        ({"evaluate": "after"}, False, 2, False),
+        ({}, True, 2, False),
+    ],
+)
+def test_times_that_evaluations_disturbed_are_told(tmp_path, config, virtual, evaluations, told):
+    path = tmp_path / "a.h5"
+    told_by = {"config": config, "environment": {}, "ranks": 1, "virtual": virtual}
+    with Writer(path, kind="train", **told_by) as writer:
+        for step in range(evaluations):
+            writer.evaluation(step=step, loss=0.5)
+        writer.complete({})
+    assert any("times are disturbed" in note for note in report(opened(path)).notes) == told
 
 
 def test_a_case_that_no_rank_has_reported_counts_nothing(tmp_path):

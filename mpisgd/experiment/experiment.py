@@ -155,8 +155,8 @@ class Experiment:
     evaluate_every: int | None = _option(
         None, options.whole(0), "steps between evaluations, 0: at the end only [an epoch]"
     )
-    evaluate: str | None = _option(
-        None, options.one_of(("after", "during")), "on real ranks; during flatters times [after]"
+    evaluate: str = _option(
+        "after", options.one_of(("after", "during")), "the training of real ranks; servers: during"
     )
     deadline_s: float = _option(60.0, options.duration(0.1), "longest wait for a peer", "deadline")
     scaling: str | None = _option(
@@ -202,10 +202,9 @@ class Experiment:
 
     def check_world(self, virtual: bool) -> None:
         """UsageError for what only the other world can do."""
-        if virtual and self.progress == "thread":
-            raise UsageError("--progress", "thread", "poll or perfect with --virtual")
-        if not virtual and self.progress == "perfect":
-            raise UsageError("--progress", "perfect", "poll or thread without --virtual")
+        other, where = ("perfect", "with") if virtual else ("thread", "without")
+        if self.progress not in ("poll", other):
+            raise UsageError("--progress", self.progress, f"poll or {other} {where} --virtual")
         if not virtual and self.network is not None:
             raise UsageError("--network", self.network, "only with --virtual")
         if not virtual and self.price_as is not None:
@@ -285,7 +284,7 @@ class Experiment:
     def resolved(self, ranks: int, samples: int) -> "Experiment":
         """With every default that depends on the rest, or on the data, filled in."""
         takes = own.takes(self.algorithm)
-        values = {"evaluate": self.evaluate or "after"} | self._defaults()
+        values = self._defaults()
         if "servers" in takes:
             values |= self._resolved_servers(ranks)
         resolved = replace(self, **values, ranks=ranks)
@@ -349,10 +348,7 @@ class Experiment:
             raise UsageError("--group", self.group, f"at most the workers, {workers}")
         named: dict[str, Any] = {"servers": servers, "colocated": colocated}
         named |= {"requeue": bool(self.requeue), "push": self.push or "whole"}
-        if self.evaluate == "after":
-            raise UsageError("--evaluate", "after", f"{self.algorithm} evaluates during training")
-        named["evaluate"] = "during"
-        named["reads"] = self.reads or "independent"
+        named |= {"reads": self.reads or "independent", "evaluate": "during"}
         if "prefetch" in OPTIONS[self.algorithm]:
             named["prefetch"] = bool(self.prefetch)
         if "group" in OPTIONS[self.algorithm]:

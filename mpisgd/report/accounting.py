@@ -108,6 +108,7 @@ RUNS = (
     _setting("model", "what was trained"), _setting("data", "the data set"), BATCH,
     _setting("rate", "the learning rate, before its schedule"),
     _setting("scaling", "weak: each rank its batch; strong: one batch shared; as the runs say"),
+    _setting("evaluate", "when it evaluated: after training, or during it, which flatters times"),
     _setting("step_time_s", "seconds that --step-time gave the gradient of a step"), SEED,
     Column("hosts", "", "machines that the ranks were on", of=lambda facts: hosts(facts.run)),
 )  # fmt: skip
@@ -141,6 +142,13 @@ def clock(run: Run) -> str:
     return "virtual" if run.virtual else "wall"
 
 
+def disturbed(run: Run) -> bool:
+    """Whether averages went on while the clock stood still for evaluations. Files that do not say
+    when they evaluated are of a time when it was during training."""
+    during = run.config.get("evaluate", "during") == "during"
+    return during and not run.virtual and len(run.evaluation.get("step", ())) > 1
+
+
 def lab_rate(run: Run) -> str | None:
     """The rate of the lab's wires, as tc writes it; None for what ran outside of a lab."""
     variables = run.environment.get("variables")
@@ -151,9 +159,9 @@ def lab_rate(run: Run) -> str | None:
 def speed(run: Run) -> dict[str, Any]:
     """Steps, seconds, rates and shares of step time, evaluations excluded.
 
-    step_s: see `step_seconds`; of few rounds, whose median may miss or exaggerate the one step of a
-    round that waits, the training time over the steps. steps_per_s and samples_per_s: over the
-    whole training time, the final average included; samples are those that were used. With servers,
+    step_s: the median of `round_seconds`; of few rounds, whose median may miss or exaggerate the
+    one step of a round that waits, the training time over the steps. steps_per_s and samples_per_s:
+    over the training time, the final average included; samples are those used. With servers,
     whose workers each go their own way, steps are those of the last evaluation, and step_s is the
     time over them; shares are of all that any of them did, since the slow ones did fewer steps.
     """
@@ -174,11 +182,12 @@ def speed(run: Run) -> dict[str, Any]:
         f"{part}_share": _divided(float(np.nansum(values)), total) if values.size else None
         for part, values in spent.items()
     }
-    rounds = None if served else done // (run.config.get("tau") or 1)
+    longest = round_seconds(steps, run.config.get("tau") or 1, _rows(run, "rested", looked_at))
+    rounds = None if served else len(longest)
     if served:
         done = int(last(run, "step") or done)
     few = rounds is None or rounds < FEW_ROUNDS
-    step_s = _divided(time_s, done) if few else step_seconds(steps, run.config.get("tau") or 1)
+    step_s = _divided(time_s, done) if few else float(np.median(longest))
     means = {field.name: _mean(_rows(run, field.name, looked_at)) for field in MEANS}
     known = [share for share in shares.values() if share is not None]
     return {
@@ -207,20 +216,20 @@ def own_step_seconds(run: Run) -> list[float]:
     return [float(np.median(column)) for column in own if len(column)]
 
 
-def step_seconds(steps: np.ndarray, tau: int) -> float | None:
-    """Seconds per step, from seconds [step, rank]: the median over rounds of tau steps of the mean
-    over a round's steps, on the rank that took longest.
+def round_seconds(steps: np.ndarray, tau: int, rested: np.ndarray | None = None) -> np.ndarray:
+    """Seconds per step of each whole round of tau steps, from seconds [step, rank]: the mean over
+    its steps, on the rank that took longest.
 
     By rounds, since only one step of a round waits for an average: a median over steps would not
-    see it. Fewer steps than a round: their mean.
+    see it. Left out are rounds in which a rank had `rested` [step, rank], and got the average of
+    the round for nothing; unless that is so in all.
     """
-    tau = min(tau, len(steps))
-    if not tau:
-        return None
-    rounds = steps[: len(steps) // tau * tau].reshape(-1, tau, steps.shape[1])
-    longest = rounds.mean(axis=1).max(axis=1)
-    longest = longest[np.isfinite(longest)]
-    return float(np.median(longest)) if len(longest) else None
+    whole = len(steps) // tau * tau
+    longest = steps[:whole].reshape(-1, tau, steps.shape[1]).mean(axis=1).max(axis=1)
+    if rested is not None and len(rested) >= whole:
+        calm = ~(rested[:whole] > 0).reshape(-1, tau * steps.shape[1]).any(axis=1)
+        longest = longest[calm] if calm.any() else longest
+    return longest[np.isfinite(longest)]
 
 
 def effective_share(run: Run) -> float:

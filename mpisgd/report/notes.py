@@ -4,7 +4,14 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from mpisgd.report.accounting import FEW_ROUNDS, clock, effective_share, lab_rate, speed
+from mpisgd.report.accounting import (
+    FEW_ROUNDS,
+    clock,
+    disturbed,
+    effective_share,
+    lab_rate,
+    speed,
+)
 from mpisgd.report.collect import Named
 from mpisgd.training.effective import idle
 
@@ -28,6 +35,11 @@ def notes(runs: Sequence[Named]) -> list[str]:
     found += _unequal("clock", "wall and virtual seconds are not comparable", runs, _clock)
     found += _unequal("machine", "machines differ, times are not comparable", real, machine)
     found += _few_rounds(train)
+    if flattered := [named.name for named in train if disturbed(named.run)]:
+        found.append(
+            "evaluated during training, with averages going on while the clock stood still, so its "
+            f"times are disturbed: {_listed(flattered)}"
+        )
     for key in WORKLOAD:
         if key != "step_time_s" or not steps_alike(train):
             message = f"{key} differs, so these are not the same workload"

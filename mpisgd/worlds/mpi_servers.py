@@ -294,7 +294,7 @@ class MpiWorkerSite(_MpiSite):
         self._busy_looking = builder.policy.abandon or bool(experiment.colocated) or self._mailing
         self._watched: set[int] = set()
         self._step, self._began, self._waiting_s = 0, 0.0, 0.0
-        self._counters = Counters()
+        self._counters = Counters(rested=-1)
 
     def expect(self, worker: ServedWorker) -> None:
         """Who writes first, at the start of the run or where it goes on."""
@@ -319,7 +319,7 @@ class MpiWorkerSite(_MpiSite):
 
     def begin_step(self, step: int) -> None:
         self._step, self._began = step, self.now()
-        self._counters = Counters()
+        self._counters = Counters(rested=-1)
 
     def watch(self, servers: set[int]) -> None:
         self._watched = set(servers)
