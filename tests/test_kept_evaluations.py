@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from virtual_runs import Rows
 
-from allreduce.algorithms import build
 from allreduce.testing.loopback import World
 from mpisgd.experiment.building import algorithm_run, build_worker, load, resolve_for
 from mpisgd.experiment.experiment import Experiment
+from mpisgd.values.schedules import maker
 from mpisgd.worlds import copies
 from mpisgd.worlds.copies import Copies, Snapshot
 from mpisgd.worlds.mpi import CommunicatorSite
@@ -101,8 +101,8 @@ def run(experiment: Experiment, evaluate: str, seed: int = 0, **changes: Any):
     world, rows, sites = Turns(RANKS, seed), [Rows() for _ in range(RANKS)], {}
 
     def work(rank: int) -> None:
-        schedule = build(experiment.allreduce, RANKS)
-        site = Traced(world.comm(rank), schedule, rows[rank], during=evaluate == "during")
+        allreduce = maker(experiment.allreduce, RANKS)
+        site = Traced(world.comm(rank), allreduce, rows[rank], during=evaluate == "during")
         worker = build_worker(experiment, dataset, site)
         sites[rank] = site
         site.broadcast(worker.parameters.buffer)

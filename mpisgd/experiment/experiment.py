@@ -155,9 +155,7 @@ class Experiment:
     evaluate_every: int | None = _option(
         None, options.whole(0), "steps between evaluations, 0: at the end only [an epoch]"
     )
-    evaluate: str = _option(
-        "after", options.one_of(("after", "during")), "the training of real ranks; servers: during"
-    )
+    evaluate: str = _option("after", options.one_of(("after", "during")), "training, on real ranks")
     deadline_s: float = _option(60.0, options.duration(0.1), "longest wait for a peer", "deadline")
     scaling: str | None = _option(
         None, options.one_of(("weak", "strong")), "what a set of runs is part of"
@@ -205,15 +203,13 @@ class Experiment:
         other, where = ("perfect", "with") if virtual else ("thread", "without")
         if self.progress not in ("poll", other):
             raise UsageError("--progress", self.progress, f"poll or {other} {where} --virtual")
-        if not virtual and self.network is not None:
-            raise UsageError("--network", self.network, "only with --virtual")
-        if not virtual and self.price_as is not None:
-            raise UsageError("--price-as", self.price_as, "only with --virtual")
+        given = {"network": self.network, "price-as": self.price_as}
+        for name, value in ({"evaluate": self.evaluate} if virtual else given).items():
+            if value not in (None, "after"):
+                raise UsageError(f"--{name}", value, f"only with{'out' * virtual} --virtual")
         if virtual and not collectives.carrier(self.price_as or self.allreduce).scheduled:
             allowed = "with --virtual a schedule, or name with --price-as one that stands for it"
             raise UsageError("--allreduce", self.allreduce, allowed)
-        if virtual and self.evaluate == "during":
-            raise UsageError("--evaluate", "during", "virtual time stands still for evaluations")
 
     def _check_taken(self, place: str, hint: str) -> None:
         """UsageError for an option that the algorithm does not have and others do."""

@@ -103,3 +103,27 @@ def test_runs_from_python_on_communicators_have_the_bits_of_virtual_ones(mpi: Ra
     told = sorted(done.stdout.splitlines())
     assert told[1:] == ["same dasgd", "same softsync"]
     assert "not finite on rank" in told[0]
+
+
+@pytest.mark.parametrize("rate", ["0.1", "100"])
+def test_what_is_evaluated_after_training_is_what_is_during_it(mpi: Ranks, tmp_path, rate):
+    """Also of a run that fails, of which the higher rate is one. Only times differ."""
+    found = {}
+    for when in ("after", "during"):
+        path = tmp_path / f"{when}.h5"
+        words = ["mpisgd", "train", "--algorithm", "dasgd", "--tau", "3", "--delay", "2",
+                 "--steps", "30", "--hidden", "4", "--lr", rate, "--weight-decay", "1", "--ema",
+                 "0.5", "--evaluate-every", "2", "--evaluate", when]  # fmt: skip
+        done = mpi.run(2, [*words, "--output", str(path)], timeout=60, check=rate == "0.1")
+        assert done.returncode == (0 if rate == "0.1" else 3)
+        with read(path if rate == "0.1" else f"{path}.partial") as run:
+            assert run.config["evaluate"] == when
+            found[when] = {k: v for k, v in run.evaluation.items() if k not in TIMES}
+            rested = run.steps["rested"].any(axis=1)
+            assert rested.tolist() == [
+                when == "during" and n % 2 == 0 < n for n in range(len(rested))
+            ]
+            if rate == "0.1":
+                assert run.evaluation["step"].tolist() == [*range(2, 31, 2)]
+    assert unlike(found["after"], found["during"]) == []
+    assert len(found["after"]["step"]) > 0
