@@ -77,6 +77,20 @@ COSTS_COLUMNS = {
     "mpi": "{}", "ranks": "{}", "hidden": "{}", "launches": "{}", "without_us": "{:.1f}",
     "with_us": "{:.1f}", "ratio": "{:.3f}", "ratio_p10": "{:.3f}", "saving_ms": "{:.1f}",
 }  # fmt: skip
+EVALUATIONS = """
+## What evaluations do to the time of a step
+
+DaSGD (tau = 4, d = 3) on two hosts whose average takes longer than three steps (`{file}`), with no
+evaluations, and with one every two steps: after training, as real ranks do it, the time is that
+without within its spread; during training averages go on while the clock stands still, and the
+same run looks faster. Other work was on the machine. All other measurements on this page had no
+evaluations on the way.
+
+"""
+EVALUATIONS_COLUMNS = {
+    "hosts": "{}", "rate": "{}", "step_time": "{}", "run": "{}", "launches": "{}",
+    "step_ms": "{:.2f}", "spread_ms": "{:.2f}", "over_none": "{:.3f}",
+}  # fmt: skip
 LOCAL = """
 ## A local step against PyTorch
 
@@ -117,6 +131,7 @@ OTHERS = (
     ("ddp-*.json", DDP, DDP_COLUMNS), ("local-step.json", LOCAL, LOCAL_COLUMNS),
     ("torch-wrapper.json", WRAPPER, WRAPPER_COLUMNS),
     ("checkpoint-cost.json", COSTS, COSTS_COLUMNS),
+    ("evaluations-*.json", EVALUATIONS, EVALUATIONS_COLUMNS),
 )  # fmt: skip
 STEPS = {
     "hosts": "{}", "algorithm": "{}", "launches": "{}", "measured_ms": "{:.2f}",
