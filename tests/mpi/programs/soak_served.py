@@ -11,7 +11,7 @@ from typing import Any
 
 from mpisgd import cli
 from mpisgd.worlds.channels import Channel
-from mpisgd.worlds.mpi_servers import Scheduler
+from mpisgd.worlds.scheduler import Scheduler
 
 SLACK = {"objects": 400, "kB": 1024, "letters that wait": 8, "sends under way": 8}
 SEEN: list[dict[str, int]] = []
