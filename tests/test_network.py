@@ -100,7 +100,7 @@ def test_a_file_starts_from_a_preset_and_takes_its_name_from_the_path(tmp_path):
     [
         ("latency = 1", "unknown key 'latency'"),
         ("latency_s = -1", "latency_s"),
-        ("latency_s = ", "no TOML"),
+        ("latency_s = ", "not TOML"),
         ('preset = "nowhere"', "preset 'nowhere'"),
     ],
 )

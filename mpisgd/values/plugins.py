@@ -107,9 +107,16 @@ class Plugin:
         elif isinstance(note, str):
             home = sys.modules.get(getattr(self.target, "__module__", ""))
             with told(self.file):
-                note = eval(note, dict(vars(home)) if home else {})
+                (note,) = typing.get_type_hints(_Noted(note), vars(home) if home else {}).values()
         kind = kind_of(note)
         return or_none(kind) if kind is not None and default is None else kind
+
+
+class _Noted:
+    """Something with one annotation, for typing to read."""
+
+    def __init__(self, note: str):
+        self.__annotations__ = {"it": note}
 
 
 TYPES = "int, float, bool, str, Literal and Optional of these"
