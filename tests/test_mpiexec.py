@@ -16,6 +16,7 @@ from mpisgd.values.errors import UsageError
 SAYS = {
     "mpich": "HYDRA build details:\n    Version:           5.0.2\n",
     "openmpi": "mpiexec (Open MPI) 5.0.11\n\nReport bugs to the list\n",
+    "impi": "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)\n",
     "other": "Intel(R) Something for Linux\n",
 }
 HOSTS = Hosts(("10.77.0.1", "10.77.0.2"), "/agent", "e0")

@@ -20,7 +20,12 @@ from mpisgd.values.errors import UsageError
 from mpisgd.values.processes import handle, python
 
 # What `mpiexec --version` says, in lower case; everything else is "other".
-KINDS = {"mpich": ("hydra", "mpich"), "openmpi": ("open mpi", "openrte", "prrte", "prterun")}
+KINDS = {
+    "impi": ("intel(r) mpi library",),
+    "mpich": ("hydra", "mpich"),
+    "openmpi": ("open mpi", "openrte", "prrte", "prterun"),
+}
+PLACED = ("mpich", "openmpi")  # whose ranks can be put on hosts of a lab
 MARK = "MPISGD_LAUNCH"
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
 NETMOD = "MPIR_CVAR_CH4_NETMOD"
@@ -62,7 +67,7 @@ class Launcher:
             raise UsageError("ranks", ranks, "at least 1")
         if not argv:
             raise UsageError("command", None, "name a program to run")
-        if hosts is not None and self.kind not in KINDS:
+        if hosts is not None and self.kind not in PLACED:
             raise UsageError("mpiexec", self.path, "to place ranks on hosts, use MPICH or Open MPI")
         flags, added = self._flags(ranks, hosts)
         return [self.path, *flags, "-n", str(ranks), *own(argv)], added
