@@ -4,6 +4,7 @@ The one module of this package that imports mpi4py, and only once asked: that st
 """
 
 import ctypes
+import os
 import sys
 import threading
 import time
@@ -247,6 +248,34 @@ def library() -> str:
     from mpi4py import MPI
 
     return " ".join(MPI.Get_library_version().rstrip("\0").splitlines()[0].split())
+
+
+THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
+PROGRESS = (
+    "I_MPI_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS_THREADS", "I_MPI_THREAD_SPLIT",
+    "MPIR_CVAR_ASYNC_PROGRESS", "MPICH_ASYNC_PROGRESS", "OMPI_MCA_btl_tcp_progress_thread",
+    "OMPI_MCA_mpi_yield_when_idle",
+)  # fmt: skip
+"""Variables by which libraries are told to move messages on by themselves, or who yields."""
+
+
+def progress() -> dict[str, str]:
+    """The settings of PROGRESS that this process was started with."""
+    return {name: os.environ[name] for name in PROGRESS if name in os.environ}
+
+
+def described() -> dict[str, Any]:
+    """What a file keeps of the library: its name, thread level and settings of progress."""
+    from mpi4py import MPI
+
+    levels = (
+        MPI.THREAD_SINGLE, MPI.THREAD_FUNNELED, MPI.THREAD_SERIALIZED, MPI.THREAD_MULTIPLE,
+    )  # fmt: skip
+    return {
+        "mpi_library": library(),
+        "thread_level": THREAD_LEVELS[levels.index(MPI.Query_thread())],
+        "mpi_progress": progress(),
+    }
 
 
 def cuda_aware() -> bool:

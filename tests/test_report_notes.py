@@ -64,6 +64,14 @@ def test_an_overlap_with_nothing_to_hide_behind_is_told(tmp_path, share, count):
     assert len(found) == count
 
 
+def test_who_moves_messages_on_is_part_of_the_machine(tmp_path):
+    for name, told in (("a", {"I_MPI_ASYNC_PROGRESS": "1"}), ("b", {}), ("c", ["odd"])):
+        written(tmp_path / f"{name}.h5", environment={"mpi_progress": told})
+    (line,) = [n for n in notes(opened(*sorted(tmp_path.iterdir()))) if n.startswith("machines")]
+    assert ", I_MPI_ASYNC_PROGRESS=1: " in line
+    assert line.count("I_MPI") == 1
+
+
 def test_the_wires_of_a_lab_are_shown_and_are_part_of_the_machine(tmp_path, capsys):
     for name, text in {
         "a": "200mbit between 2 hosts",

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from allreduce.native import library
+from allreduce.native import described
 from mpisgd.mpi import cores
 from mpisgd.mpi.cores import Places
 from mpisgd.store.environment import environment
@@ -90,7 +90,7 @@ class Record:
 
 def _circumstances(where: Places) -> dict[str, Any]:
     return environment() | {
-        "mpi_library": library(),
+        **described(),
         **where.described(),
         "load_1min": os.getloadavg()[0],
         "recorded_by": "rank 0",

@@ -237,10 +237,10 @@ class MpiWorld:
 
     def environment(self, experiment: Experiment) -> dict[str, Any]:
         """With what the run is made."""
-        from allreduce.native import library
+        from allreduce.native import described
 
         return environment() | {
-            "mpi_library": library(),
+            **described(),
             **self.places.described(),
             "recorded_by": "rank 0",
             "delay_from": None if self._times is None else self._times._asdict(),

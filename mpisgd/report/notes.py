@@ -78,7 +78,10 @@ def machine(named: Named) -> str:
     library = str(environment.get("mpi_library") or "no MPI").splitlines()[0][:60].strip()
     rate = lab_rate(named.run)
     wires = f", lab of {rate}" if rate else ""
-    return f"{environment.get('cpus')} x {environment.get('cpu')}, {library}{wires}"
+    told = environment.get("mpi_progress")
+    moved = told if isinstance(told, dict) else {}
+    settings = "".join(f", {name}={moved[name]}" for name in sorted(moved))
+    return f"{environment.get('cpus')} x {environment.get('cpu')}, {library}{settings}{wires}"
 
 
 def workload(named: Named) -> tuple[Hashable, ...]:

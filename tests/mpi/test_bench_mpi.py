@@ -59,6 +59,8 @@ def check_file(path, rows, ranks):
     assert run.config["benchmark"] == "allreduce"
     assert run.environment["ranks_per_core"] > 0
     assert len(run.environment["hosts"]) == len(run.environment["cores"]) == ranks
+    assert run.environment["thread_level"] == "multiple"
+    assert run.environment["mpi_progress"].get("OMPI_MCA_mpi_yield_when_idle") in (None, "1")
     assert run.summary["wrong"] == 0
     places = [(8, True), (8, False), (1024, True), (1024, False)]
     assert [(best["bytes"], best["in_place"]) for best in run.summary["fastest"]] == places
