@@ -308,7 +308,7 @@ def test_without_locks_submit_goes_on(slurm, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(folder.fcntl, "flock", fail)
+    monkeypatch.setattr("fcntl.flock", fail)
     assert submit("g.toml", "--folder", "f") == 0
     assert jobs() == ["101", "102", "103"]
 

@@ -41,9 +41,12 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def write(path: str | os.PathLike, content: bytes) -> None:
-    """`content` as the file `path`, whole or not at all. Raises OSError."""
-    with replacing(path) as beside:
-        beside.write_bytes(content)
+    """`content` as the file `path`, whole or not at all. Raises OSError, which names `path`."""
+    try:
+        with replacing(path) as beside:
+            beside.write_bytes(content)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def remove_left(path: Path) -> None:
