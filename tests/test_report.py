@@ -283,7 +283,7 @@ def bench(path):
 
 
 def test_benchmark_rows_take_the_longest_rank(tmp_path):
-    two, one = report(opened(bench(tmp_path / "b.h5"))).sections[0].rows
+    one, two = report(opened(bench(tmp_path / "b.h5"))).sections[0].rows
     assert two["repetitions"] == 3
     assert two["median_s"] == pytest.approx(3e-3)
     assert two["algbw_GBps"] == pytest.approx(4 / 3)
@@ -502,3 +502,20 @@ def test_what_the_system_refuses_to_write_is_one_line_and_leaves_nothing(
     assert list(kept.iterdir()) == []
     kept.rmdir()
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_rows_come_in_the_order_of_their_settings_numbers_as_numbers(tmp_path):
+    for place, (ranks, algorithm, tau) in enumerate(
+        [
+            (16, "local", 4),
+            (2, "minibatch", None),
+            (2, "local", 16),
+            (2, "local", 4),
+            (4, "local", 4),
+        ]
+    ):
+        made(tmp_path / f"{place}.h5", ranks=ranks, algorithm=algorithm, tau=tau)
+    rows = report(opened(*sorted(tmp_path.iterdir()))).sections[0].rows
+    assert [(row["algorithm"], row["ranks"], row["tau"]) for row in rows] == [
+        ("local", 2, 4), ("local", 2, 16), ("local", 4, 4), ("local", 16, 4), ("minibatch", 2, None)
+    ]  # fmt: skip

@@ -53,13 +53,14 @@ class Report(NamedTuple):
 def report(
     runs: Sequence[Named], targets: Sequence[float] = (), problems: Sequence[str] = ()
 ) -> Report:
-    """The report on these runs."""
+    """The report on these runs, in the order of what varies between them, numbers as numbers."""
+    runs = sorted(runs, key=lambda named: _place(_axes(named)))
     train = [named for named in runs if named.run.kind == "train"]
     rows = [accounting.row(named.run, named.name) for named in train]
-    rows.sort(key=lambda row: row["clock"], reverse=True)  # wall and virtual apart
     reached = [row for n in train for row in accounting.targets(n.run, n.name, targets)]
     shards = [row for named in train for row in servers.shards(named)]
     cases = [row for named in runs for row in benchmarks.rows(named)]
+    cases.sort(key=lambda row: _place([row.get(key) for key in benchmarks.LABEL]))
     sections = [
         _section("runs", "Training runs", ("file",), accounting.RUNS, rows),
         _section("servers", "Runs with parameter servers", ("file",), servers.RUNS,
@@ -78,6 +79,25 @@ def report(
     ]  # fmt: skip
     told = notes.notes(runs) + servers.budget(runs)
     return Report(list(runs), [s for s in sections if s.rows], told, list(problems))
+
+
+def _axes(named: Named) -> list[Any]:
+    """What runs are sorted by: wall and virtual apart, then the settings, then the file."""
+    config = named.run.config
+    return [
+        named.run.virtual, config.get("algorithm"), config.get("allreduce"), named.run.ranks,
+        *(config.get(column.key) for column in accounting.RULE), named.name,
+    ]  # fmt: skip
+
+
+def _place(values: Sequence[Any]) -> list[tuple[bool, float, str]]:
+    """A key that sorts what is missing first, numbers as numbers, and texts behind them."""
+    return [
+        (value is not None, float(value), "")
+        if isinstance(value, int | float)
+        else (value is not None, math.inf, str(value))
+        for value in values
+    ]
 
 
 def _section(
