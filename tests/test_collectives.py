@@ -78,6 +78,11 @@ def test_a_library_call_priced_as_a_schedule_is_that_schedule_and_says_so(tmp_pa
         assert (other.config["allreduce"], other.config["price_as"]) == ("mpi-nonblocking", "ring")
         for name in one.steps:
             assert np.array_equal(one.steps[name], other.steps[name], equal_nan=True), name
+    assert cli.main([*words, str(tmp_path / "advised.h5"), *named, "--algorithm=minibatch"]) == 0
+    assert cli.main(["advise", "--from", str(tmp_path / "advised.h5")]) == 0
+    advised = capsys.readouterr().out
+    assert "--price-as ring" in advised
+    assert "--allreduce mpi-nonblocking" in advised
     assert cli.main(["report", str(tmp_path / "mpi.h5")]) == 0
     told = "averages of the MPI library (mpi-nonblocking) are priced, and summed, as ring: "
     assert told in " ".join(capsys.readouterr().out.split())

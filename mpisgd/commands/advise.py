@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from allreduce.collectives import NAMES
 from mpisgd.commands import advise_backups
 from mpisgd.predict import calibration, devices, epoch, measured, nets, options, study
 from mpisgd.predict.advice import Advice, advise, assumption, caution
@@ -183,7 +184,8 @@ def _measured(
             name = "--" + option.replace("_", "-")
             raise UsageError(name, None, "has no part in measured times; it goes with --net")
     values = options.shared(arguments)
-    (allreduce,) = _single("--allreduce", arguments.allreduce, COSTS)
+    known = dict.fromkeys((*COSTS, *NAMES))  # of what was measured no formula is needed
+    (allreduce,) = _single("--allreduce", arguments.allreduce, known)
     batch = arguments.batch
     return [
         advise(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from allreduce.collectives import NAMES
 from mpisgd.predict.epoch import (
     Bucket,
     Conditions,
@@ -25,7 +26,6 @@ from mpisgd.predict.epoch import (
 from mpisgd.training.effective import effective_share
 from mpisgd.values.quantities import number
 
-TRAINABLE = ("tree", "butterfly", "halving-doubling", "ring")
 EVEN_BUCKETS = 8
 BACKWARD_SHARE = 2 / 3
 LONG_TAU, TRIED_TAU = 16, 8  # whence on a word of caution is due; the longest of the studies here
@@ -218,6 +218,6 @@ def _command(
         started = [] if "--virtual" in settings else ["mpiexec", "-n", str(workers)]
         words = [*started, *words, *settings, "--algorithm", algorithm]
         words += own.get(algorithm, [])
-        words += ["--allreduce", allreduce] if allreduce in TRAINABLE else []
+        words += ["--allreduce", allreduce] if allreduce in NAMES else []
     words += ["--batch", str(batch)] if batch is not None else []
     return shlex.join(words)

@@ -75,6 +75,8 @@ def _settings(config: Mapping[str, Any], virtual: bool, ranks: int) -> tuple[str
     network, source = config.get("network"), config.get("step_time_from")
     given = source if source is not None else config.get("step_time_s")
     words: tuple[str, ...] = ("--virtual", str(ranks)) if virtual else ()
+    if virtual and config.get("price_as") is not None:
+        words += ("--price-as", str(config["price_as"]))
     if virtual and network is not None:
         words += ("--network", str(network))
     if given is not None and not (virtual and given == network):
