@@ -140,7 +140,7 @@ mpi 4 kill | --algorithm softsync --servers 2 --steps 200 --step-time 5ms --chec
 TIMES = ("start_s", "step_s", "compute_s", "update_s", "poll_s", "wait_s", "polls")
 NUMBERS = ("samples", "rate", "staleness", "used")
 UPDATES = ("server", "worker", "step", "update", "version_read", "staleness", "used", "samples")
-FLIGHT = 4  # the lane, by results/README.md
+FLIGHT = 4  # the lane, by docs/result-files.md
 
 
 def main() -> int:

@@ -163,7 +163,7 @@ def test_the_file_has_exactly_the_datasets_of_the_schema(tmp_path):
 
 
 def test_the_page_about_the_schema_is_current():
-    page = Path(__file__).parent.parent / "results" / "README.md"
+    page = Path(__file__).parent.parent / "docs" / "result-files.md"
     assert page.read_text() == schema.page()
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """A run, from memory or a file. Columns, their dimensions and units: results/README.md.
+    """A run, from memory or a file. Columns, their dimensions and units: docs/result-files.md.
 
     `steps`: name -> [step, rank] (rate: [step]); `evaluation`, `updates`, `events`: name -> [row].
     `parameters`: name -> array, of the last evaluation; None of a run that was only read.

@@ -1,7 +1,7 @@
 """What a result file holds: one literal table that recorders, writer, reader, report and
-results/README.md follow. A new column of /steps is one row here, and what a worker reports in it.
+docs/result-files.md follow. A new column of /steps is one row here, and what a worker reports in it.
 
-`python -m mpisgd.store.schema > results/README.md` renews the page.
+`python -m mpisgd.store.schema > docs/result-files.md` renews the page.
 """
 
 from collections.abc import Iterable
@@ -181,12 +181,12 @@ def counter(field: Field) -> str:
 
 
 def page() -> str:
-    """results/README.md: the table above as a page."""
+    """docs/result-files.md: the table above as a page."""
     lines = [
         "# Result files",
         "",
         f"HDF5, schema version {SCHEMA_VERSION}. This page is generated from the table in",
-        "`mpisgd/store/schema.py` by `python -m mpisgd.store.schema > results/README.md`.",
+        "`mpisgd/store/schema.py` by `python -m mpisgd.store.schema > docs/result-files.md`.",
         "",
         "`mpisgd report FILES...` reads these files; so does any HDF5 tool. A run writes",
         "`NAME.h5.partial` beside its target, flushed as it goes, and renames it when it is",
