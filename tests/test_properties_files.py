@@ -63,7 +63,7 @@ DTYPES = ("i1", "u1", "i4", "u8", "f4", "f8", "S4", "?", "c16", "i4,f8", "V3", "
 def test_each_dataset_must_be_there_with_its_type_and_shape(tmp_path, whole, field):
     path = tmp_path / "run.h5"
     missing = changed(path, whole, lambda file: file.__delitem__(field.path))
-    assert f"has no /{field.path}" in damaged(missing)
+    assert field.later or f"has no /{field.path}" in damaged(missing)
     with h5py.File(changed(path, whole, lambda file: None)) as file:
         right, shape = file[field.path].dtype, file[field.path].shape
     first = FIELDS.index(field) % len(DTYPES)

@@ -70,7 +70,11 @@ class Run:
                 self.virtual: bool = self.attributes["virtual"]
                 self.schema_version: int = self.attributes["schema_version"]
                 self._fields = {field.path: field for field in fields(self.kind)}
-                self._datasets = {f.path: self._check(f) for f in self._fields.values()}
+                checked = {f.path: self._check(f) for f in self._fields.values()}
+                self._datasets = {
+                    path: found for path, found in checked.items() if found is not None
+                }
+                self._fields = {path: self._fields[path] for path in self._datasets}
                 self.rows = {f.path: self._count(f) for f in self._fields.values()}
                 self._check_size()
                 self.config = self._text("config")
@@ -171,13 +175,16 @@ class Run:
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
             raise DamagedFile(str(self.path), None, f"is damaged ({_line(error)})") from error
 
-    def _check(self, field: Field) -> h5py.Dataset:
-        """One dataset against the schema: linked within the file, of its type and dimensions."""
+    def _check(self, field: Field) -> h5py.Dataset | None:
+        """One dataset against the schema: linked within the file, of its type and dimensions. None
+        for a column that is younger than the file."""
         here: Any = self._file
         for part in field.path.split("/"):
             if not isinstance(here, h5py.Group):
                 self.damaged(f"/{field.path} is not inside a group")
             link = here.get(part, getlink=True)
+            if link is None and field.later:
+                return None
             if link is None:
                 self.damaged(f"has no /{field.path}")
             if not isinstance(link, h5py.HardLink):
@@ -275,11 +282,20 @@ def _open(path: Path) -> h5py.File:
         raise kind(str(path), None, "is not an HDF5 file")
     settled = superblock.settled(block, size)
     try:
-        if settled is None:
-            return h5py.File(path, "r", locking=LOCKING)
-        return h5py.File(superblock.Left(path, settled), "r")
+        return _locked(path) if settled is None else h5py.File(superblock.Left(path, settled), "r")
     except (OSError, RuntimeError, ValueError) as error:
         raise DamagedFile(str(path), None, f"is damaged ({_line(error)})") from error
+
+
+def _locked(path: Path) -> h5py.File:
+    """Opened as others do, xarray among them: one process has to open a file in one way. Where its
+    locks cannot be had, without."""
+    try:
+        return h5py.File(path, "r", locking="best-effort")
+    except OSError as error:
+        if "lock" not in str(error):
+            raise
+    return h5py.File(path, "r", locking=LOCKING)
 
 
 def _attributes(path: Path, file: h5py.File) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """What a result file holds: one literal table that recorders, writer, reader, report and
-docs/result-files.md follow. A new column of /steps is one row here, and what a worker reports in it.
+docs/result-files.md follow. A new column of /steps is a row here, and what a worker reports in it.
 
 `python -m mpisgd.store.schema > docs/result-files.md` renews the page.
 """
@@ -18,7 +18,8 @@ class Field(NamedTuple):
     """One dataset. `dims` of () is a single JSON text; `fill` stands where nothing was reported.
 
     report: what the table of runs makes of a column of /steps: "share" of a step's time, "mean"
-    over steps and ranks, or nothing.
+    over steps and ranks, or nothing. later: files of this schema version may have been made before
+    the column was, and are read as if nobody had reported it.
     """
 
     path: str
@@ -28,6 +29,7 @@ class Field(NamedTuple):
     meaning: str
     kinds: tuple[str, ...] = KINDS
     report: str = ""
+    later: bool = False
 
     @property
     def group(self) -> str:
@@ -90,7 +92,7 @@ FIELDS = (
     Field("steps/used", STEP_RANK, "int8", "0 or 1", "whether the gradient was used", TRAIN),
     Field("steps/rested", STEP_RANK, "int8", "0 or 1",
           "whether the clock had stood still, for an evaluation or a checkpoint, just before it",
-          TRAIN),
+          TRAIN, later=True),
     Field("steps/rate", ("step",), "float64", "1", "learning rate of the step", TRAIN),
     Field("evaluation/step", ("evaluation",), "int64", "1", "steps done before it", TRAIN),
     Field("evaluation/samples_computed", ("evaluation",), "float64", "1",
