@@ -33,7 +33,7 @@ run = read(sys.argv[1])
 assert run.steps["norm"].ravel().tolist() == list(range(1, 10))
 made = report([Named("a", run)])
 rows = shown(made, "csv", names=("norm", "send_share")).split()
-assert rows == ["file,norm,send_share", "a,5.0,0.25"]
+assert rows == ["norm,send_share", "5.0,0.25"]
 assert "norm: norm of the gradient" in legend()
 assert "norm of the gradient" in page(made)
 assert "| /steps/norm |" in schema.page()

@@ -217,9 +217,9 @@ def test_figures_draw_the_staleness_and_the_arrivals():
     np.testing.assert_allclose(line.get_ydata(), [1.25, 2.5, 3.5])
     lines = figures["staleness-wall"].axes[0].get_lines()
     assert len(lines) == 1 + 2 + 3
-    np.testing.assert_allclose(lines[1].get_xdata(), [0, 2])
-    np.testing.assert_allclose(lines[1].get_ydata(), [0.75, 0.25])
-    assert [line.get_label()[-7:] for line in lines[3:]] == ["shard 0", "shard 3", "shard 6"]
+    both = [line for line in lines if line.get_xdata().tolist() == [0, 2]]
+    np.testing.assert_allclose(both[0].get_ydata(), [0.75, 0.25])
+    assert {"shard 0", "shard 3", "shard 6"} <= {line.get_label()[-7:] for line in lines}
 
 
 def test_what_is_written_is_not_printed_as_well(tmp_path, capsys):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mpisgd.algorithms import ALGORITHMS
 from mpisgd.report import accounting, benchmarks, columns, notes, scaling, servers, views
 from mpisgd.report.collect import Named
 from mpisgd.values import tables
@@ -82,10 +83,13 @@ def report(
 
 
 def _axes(named: Named) -> list[Any]:
-    """What runs are sorted by: wall and virtual apart, then the settings, then the file."""
-    config = named.run.config
+    """What runs are sorted by: wall and virtual apart, algorithms in the order in which the suite
+    lists them, then the settings, then the file."""
+    config, listed = named.run.config, list(ALGORITHMS)
+    name = config.get("algorithm")
     return [
-        named.run.virtual, config.get("algorithm"), config.get("allreduce"), named.run.ranks,
+        named.run.virtual, listed.index(name) if name in listed else len(listed), name,
+        config.get("allreduce"), named.run.ranks,
         *(config.get(column.key) for column in accounting.RULE), named.name,
     ]  # fmt: skip
 

@@ -38,15 +38,14 @@ def asked_for(text: str) -> tuple[str, ...]:
 def named(
     names: Sequence[str], columns: Sequence[Column], label: Sequence[str]
 ) -> tuple[Column, ...]:
-    """The columns called `names`, in that order, behind those of `label` that are missing: without
-    what a row is about, rows look alike. None where the table has only those of them that say what
-    a row is about, while others were asked for too."""
+    """The columns called `names`, in that order, and no others. None where the table has only those
+    of them that say what a row is about, `label` among them, while others were asked for too."""
     found = {column.key: column for column in columns}
     own = [name for name in names if name in found]
     about = {*label, *DESCRIBING}
-    if not own or (about.issuperset(own) and not about.issuperset(names)):
+    if about.issuperset(own) and not about.issuperset(names):
         return ()
-    return tuple(found[key] for key in [*(key for key in label if key not in own), *own])
+    return tuple(found[key] for key in own)
 
 
 def check(names: Sequence[str], known: Sequence[str]) -> None:
