@@ -296,7 +296,6 @@ def test_messages_share_links():
         assert cluster.next() == Event(time, 0)
     assert came == [3.0, 5.0]
     assert cluster.next() is None
-    assert cluster.over
 
 
 def test_a_long_message_is_only_sent_when_its_sender_looks():
@@ -327,23 +326,13 @@ def test_who_does_not_look_takes_no_long_message():
     cluster.linger(1)
     cluster.compute(0, 8.0)
     assert cluster.next() == Event(8.0, 0)
-    assert cluster.over
+    assert cluster.next() is None
     assert not came
     assert not cluster.quiet  # it is still on its way
     cluster.linger(0)
     assert cluster.next() is None
     assert came == [10.0]
     assert cluster.quiet
-
-
-def test_who_polls_pays_for_its_looks():
-    net = Network("n", latency_s=2.0, eager_limit_B=4.0, look_s=0.5)
-    cluster, came = Cluster(net, 2), []
-    cluster.send(1, 0, 8, came.append)  # asks at 2
-    cluster.linger(1)
-    cluster.compute(0, 8.0, [0.5, 4.0, 6.0], polls=True)
-    assert cluster.next() == Event(9.5, 0)
-    assert came == [9.0]  # the second look ends at 5
 
 
 def test_who_sends_several_messages_posts_one_after_the_other():
@@ -366,14 +355,13 @@ def test_with_perfect_progress_messages_cost_a_rank_nothing_and_its_engine_an_ov
     assert came == [2.0, 3.0, 4.0]
 
 
-@pytest.mark.parametrize("polls", [False, True])
-def test_an_interrupted_computation_ends_and_nothing_else_does(polls):
-    cluster = Cluster(LOOKING.with_(look_s=0.5, eager_limit_B=8.0), 3)
+def test_an_interrupted_computation_ends_and_nothing_else_does():
+    cluster = Cluster(LOOKING.with_(eager_limit_B=8.0), 3)
     came = []
     cluster.send(1, 0, 8, lambda time: cluster.interrupt(0))
     cluster.send(2, 0, 9, came.append)  # asks at 0.25, before the look
     cluster.linger(2)
-    cluster.compute(0, 8.0, [4.0], polls=polls)
+    cluster.compute(0, 8.0, [4.0])
     assert cluster.next() == Event(0.25, 0)
     cluster.listen(0, until=2.0)  # and answers at once
     cluster.interrupt(0)

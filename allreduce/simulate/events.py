@@ -20,12 +20,12 @@ With progress "perfect" an engine beside the rank looks all the time, and costs 
 A rank may have several *processes*, each with a time line, and between them nothing takes time;
 `rank` is then the number of a process everywhere here.
 
-Events are played in order of time, then of their kind, then of rank: equal runs are equal.
+Events are played in order of time, then of kind, then of rank; or, of processes, as planned.
 """
 
-import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -41,6 +41,7 @@ from allreduce.simulate.records import (
     LEFT,
     LINK,
     LOOK,
+    WOKEN,
     Collective,
     Event,
     Line,
@@ -81,6 +82,7 @@ class Cluster:
         self._wires = Wires(network, ranks, self._push)
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._order = count()
+        self._turn = 0 if processes else 1 << 40  # times the rank, at equal times
 
     def collective(
         self, schedule: Schedule, nbytes: int, *, itemsize: int = 1, chunks: int = 1
@@ -91,11 +93,6 @@ class Cluster:
     def now(self, rank: int) -> float:
         """The present time of a rank (s)."""
         return max(self._lines[rank].now, self.time)
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing will happen any more, unless a rank is given something to do."""
-        return not self._heap
 
     @property
     def quiet(self) -> bool:
@@ -132,29 +129,30 @@ class Cluster:
             departs = self._occupy(rank, overhead)
         else:
             departs = line.now = self.now(rank) + overhead
+        program, at_once = message.program, departs <= self.time
+        if at_once and program.free:
+            put(self.time)
+            return
         self._carried += 1
-        self._wires.post(message, departs)
+        direct = at_once and program.path[0] and not program.handshake[0]
+        (self._wires.reach if direct else self._wires.post)(message, departs)
 
-    def compute(
-        self, rank: int, seconds: float, looks: Iterable[float] = (), *, polls: bool = False
-    ) -> None:
-        """Work for `seconds`; `looks`: after how many seconds of that work it looks, ascending;
-        `polls`: looks have their price without a collective in flight, too."""
+    def compute(self, rank: int, seconds: float, looks: Iterable[float] = ()) -> None:
+        """Work for `seconds`; `looks`: after how many seconds of that work it looks, ascending."""
         if not seconds >= 0:
             raise AllreduceError(f"rank {rank} computes for {seconds} s: at least 0")
         line = self._begin(rank)
         line.now = self.now(rank)
         line.looks, line.seconds, line.worked = iter(looks), seconds, 0.0
-        line.polls = polls and self.network.look_s > 0
         self._work_on(rank, line.now)
 
     def interrupt(self, rank: int) -> None:
         """Its computation, if it is at one, ends now; the look that was planned is off."""
         line = self._lines[rank]
         if line.looks is not None:
-            line.now = max(line.now, self.time)
+            line.now = self.now(rank)
             line.busy = line.busy if self._perfect else line.now
-            self._end(rank, line.now)
+            self._end(rank, line.now, WOKEN)
 
     def wait(self, rank: int, collective: Collective) -> None:
         """Until the rank's part of `collective` is done."""
@@ -181,7 +179,7 @@ class Cluster:
         line = self._lines[rank]
         if not line.listening:
             return False
-        self._end(rank, max(self.now(rank), 0.0 if self._perfect else line.busy))
+        self._end(rank, max(self.now(rank), 0.0 if self._perfect else line.busy), WOKEN)
         return True
 
     def linger(self, rank: int) -> None:
@@ -189,13 +187,13 @@ class Cluster:
         self._begin(rank)
         self._watch(rank)
 
-    def next(self) -> Event | None:
-        """Plays until an activity ends; None if no rank has one. Stalled if none can ever end."""
-        while self._heap:
+    def next(self, until_quiet: bool = False) -> Event | None:
+        """Plays until an activity ends, or all is quiet; None if none has. Stalled if none can."""
+        while self._heap and not (until_quiet and self.quiet):
             event = self.play()
             if event is not None:
                 return event
-        for rank, line in enumerate(self._lines):
+        for rank, line in enumerate(self._lines) if not self._heap else ():
             if line.awaited is not None or line.listening:
                 what = line.awaited.name if line.awaited is not None else "a message"
                 raise Stalled(f"rank {rank} waits for {what}, and nothing is on its way")
@@ -203,7 +201,7 @@ class Cluster:
 
     def play(self) -> Event | None:
         """Plays one event, of which there must be one; the activity it ended, if it ended one."""
-        time, kind, rank, _, subject = heapq.heappop(self._heap)
+        time, kind, _, rank, subject = heappop(self._heap)
         self.time = time
         if kind == FLOWS:
             self._wires.passed(time, subject)
@@ -222,7 +220,10 @@ class Cluster:
             if line.busy > time and not self._perfect:
                 self._push(line.busy, END, rank, subject)  # a time-out during a sum
                 return None
-            line.finish(self._perfect)
+            if line.leaving:
+                line.leaving = False
+            else:
+                line.finish(self._perfect)
             line.now = time
             return Event(time, rank)
         return None
@@ -241,7 +242,7 @@ class Cluster:
         line = self._lines[rank]
         assert line.looks is not None
         line.since = time
-        look = next(line.looks, None) if line.polls or line.running else None
+        look = next(line.looks, None) if line.running else None
         if look is None or look > line.seconds or self._perfect:
             self._push(time + (line.seconds - line.worked), END, rank, line.activity)
             if line.asked and not line.running:
@@ -270,12 +271,12 @@ class Cluster:
         if not self._perfect and (line.running or line.asked):
             self._push(line.now, LOOK, rank, line.activity)
 
-    def _end(self, rank: int, time: float) -> None:
-        """The rank has what it was waiting for: it looks no more, and its activity ends."""
+    def _end(self, rank: int, time: float, kind: int = END) -> None:
+        """The rank looks no more, and its activity ends."""
         line = self._lines[rank]
         line.finish(self._perfect)
         line.leaving = True
-        self._push(time, END, rank, line.activity)
+        self._push(time, kind, rank, line.activity)
 
     # Looks
 
@@ -285,7 +286,7 @@ class Cluster:
         if line.watching:
             if line.busy <= self.time:
                 self._look(rank, self.time)
-        elif line.looks is not None and not (line.running or line.polls or line.planned):
+        elif line.looks is not None and not (line.running or line.planned):
             self._plan_look(rank)
 
     def _look(self, rank: int, time: float) -> None:
@@ -395,4 +396,4 @@ class Cluster:
         return line.busy
 
     def _push(self, time: float, kind: int, rank: int, subject: Any) -> None:
-        heapq.heappush(self._heap, (time, kind, rank, next(self._order), subject))
+        heappush(self._heap, (time, kind, self._turn * rank + next(self._order), rank, subject))

@@ -39,6 +39,7 @@ class Program:
     sends: list[list[int]]  # the messages that each step sends
     receives: list[int]  # how many messages each step receives
     sum_bytes: list[int]  # how many bytes each step adds when its messages are there
+    free: bool = False  # a single message that takes no time
 
 
 def edges_in_bytes(schedule: Schedule, nbytes: int, itemsize: int) -> np.ndarray:
@@ -138,7 +139,8 @@ def single(
     ways: dict = {"latency": [0.0], "path": [()]}  # within a rank
     if by != to:
         ways = _ways(network, by, to, long, size)
-    return Program([source], [destination], [nbytes], long.tolist(), **ways, **_NO_STEPS)
+    free = not (long or ways["latency"][0] or ways["path"][0])
+    return Program([source], [destination], [nbytes], long.tolist(), **ways, **_NO_STEPS, free=free)
 
 
 _NO_STEPS: dict = {

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from allreduce.simulate.program import Program
 
-# What happens, in the order in which it happens at one time: a look sees what has just come.
-LINK, LEFT, ARRIVED, ASKED, ANSWERED, LOOK, END, FLOWS = range(8)
+# What happens, in the order in which it happens at one time: a look sees what has just come, and
+# who was woken goes on before those whose time is over.
+LINK, LEFT, ARRIVED, ASKED, ANSWERED, LOOK, WOKEN, END, FLOWS = range(9)
 
 
 class Event(NamedTuple):
@@ -63,7 +64,6 @@ class Line:
         "looks",
         "now",
         "planned",
-        "polls",
         "running",
         "seconds",
         "since",
@@ -81,7 +81,6 @@ class Line:
         self.leaving = False  # its activity is over, and its end planned
         self.looks: Iterator[float] | None = None  # of a computation
         self.seconds = self.worked = self.since = 0.0  # so much was done at the time `since`
-        self.polls = False  # its looks are played, and have their price
         self.planned = False  # a look is, for what has come since
         self.running: list[Collective] = []
         self.asked: list[tuple[int, Message]] = []  # handshakes to be answered at the next look

@@ -8,6 +8,7 @@ A notice needs no look: it ends a computation when it comes, and costs its overh
 and a worker on one rank work side by side, and between them nothing takes time.
 """
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -86,10 +87,8 @@ class VirtualServers:
                 self._advance(self._beginning.popleft())
             elif self.is_to_rest and self.cluster.quiet:
                 self.rest()
-            elif self.cluster.over:
-                self._give_up()
-            elif (event := self.cluster.play()) is not None:
-                self._advance(event.rank)
+            else:
+                self._go_on()
 
     def rest(self) -> None:
         """Nothing is on its way: save the run, and let all begin anew as a restored one does."""
@@ -155,6 +154,18 @@ class VirtualServers:
         except StopIteration:
             self.leave(process)
 
+    def _go_on(self) -> None:
+        """Whose time is next; if it is nobody's, all are told so."""
+        try:
+            event = self.cluster.next(until_quiet=self.is_to_rest)
+        except Stalled:
+            self._give_up()
+            return
+        if event is not None:
+            self._advance(event.rank)
+        elif not (self.is_to_rest and self.cluster.quiet):
+            self._give_up()
+
     def _give_up(self) -> None:
         waiting = [site for site in self.sites if not site.told and self.cluster.wake(site.process)]
         if not waiting:
@@ -212,7 +223,8 @@ class _VirtualSite:
         if not self.inbox:
             return None
         message = self.inbox.popleft()
-        if self.virtual_servers.network.progress != "perfect":  # else an engine has taken it
+        network = self.virtual_servers.network
+        if network.overhead_s and network.progress != "perfect":  # else an engine has taken it
             source = self._process_of(message.source)
             yield from self._spend(self.virtual_servers.cluster.overhead(source, self.process))
         return message
@@ -364,10 +376,11 @@ class VirtualWorkerSite(_VirtualSite):
         seconds, began = self.virtual_servers.step_timer(self.number, self._step), self.now()
         if isinf(seconds):
             yield from self._die()
-        self.abandoned, done = False, 0.0
+        self.abandoned, done, posting = False, 0.0, 0.0
         for share, looks, lows in marks.pieces():
-            yield from self._work((share - done) * seconds, [(x - done) * seconds for x in looks])
-            done = share
+            end = began + (posting + self._counters.poll_s + share * seconds)
+            yield from self._work(end - self.now(), [(x - done) * seconds for x in looks])
+            done, now = share, self.now()
             self.abandoned = self._in_vain
             if self.abandoned:
                 yield from self._spend(self.virtual_servers.network.overhead_s)
@@ -375,6 +388,7 @@ class VirtualWorkerSite(_VirtualSite):
             for low in lows:
                 assert ready is not None
                 ready(low)
+            posting += self.now() - now
         self._computed = self.now()
         self._counters.compute_s += self._computed - began - self._counters.poll_s
 
@@ -396,20 +410,26 @@ class VirtualWorkerSite(_VirtualSite):
 
     def _work(self, seconds: float, looks: list[float]) -> Steps:
         """So much of a gradient, or until it is in vain."""
-        cluster = self.virtual_servers.cluster
-        if seconds:
-            polls = self._unanswered > 0 and cluster.network.look_s > 0
+        cluster, began = self.virtual_servers.cluster, self.now()
+        look_s = self._look_s
+        if look_s:
+            looks = [look + count * look_s for count, look in enumerate(looks, 1)]
+            seconds += len(looks) * look_s
+        if seconds > 0:
             self._computing = True
-            cluster.compute(
-                self.process, seconds, self._counted(looks) if polls else looks, polls=polls
-            )
+            cluster.compute(self.process, seconds, looks)
             yield
             self._computing = False
+        if look_s:
+            done = bisect(looks, self.now() - began) if self._in_vain else len(looks)
+            self._counters.polls += done
+            self._counters.poll_s += done * look_s
 
-    def _counted(self, looks: list[float]) -> Iterator[float]:
-        for look in looks:
-            self._counters.look(self.virtual_servers.network.look_s)
-            yield look
+    @property
+    def _look_s(self) -> float:
+        """What a look costs: nothing if it waits for no server."""
+        network = self.virtual_servers.network
+        return network.look_s if self._unanswered > 0 and network.progress != "perfect" else 0.0
 
     def _die(self) -> Steps:
         self.is_dead = True
