@@ -108,7 +108,7 @@ def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UsageError, match="Is a directory"):
         parsed("--config", str(tmp_path))
     (tmp_path / "latin").write_bytes(b"\xe9 = 1")
-    with pytest.raises(UsageError, match="not TOML"):
+    with pytest.raises(UsageError, match="not UTF-8"):
         parsed("--config", str(tmp_path / "latin"))
 
 
