@@ -67,6 +67,23 @@ class Push(NamedTuple):
     gradient: np.ndarray
     arrived_s: float
 
+    def row(
+        self, server: int, update: int, used: bool, staleness: int, now: float
+    ) -> dict[str, float]:
+        """What /updates says of it, answered `now`."""
+        return {
+            "server": server,
+            "update": update,
+            "worker": self.worker,
+            "step": self.step,
+            "version_read": self.version,
+            "staleness": staleness,
+            "used": int(used),
+            "samples": self.samples,
+            "arrived_s": self.arrived_s,
+            "waited_s": now - self.arrived_s,
+        }
+
 
 def unpacked(kind: Any, values: np.ndarray) -> Any:
     """The header of that kind in the first of `values` (float64)."""

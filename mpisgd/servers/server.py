@@ -179,7 +179,8 @@ class Server:
             self._announce(DROPPED, [push])
         del self.waiting[push.worker]
         staleness = self.version - push.version - used  # its own update does not count
-        self._record(push, used, staleness)
+        update = self.version if used else -1
+        self.site.record(push.row(self.index, update, used, staleness, self.now()))
         self.steps_done[:, push.worker] = push.step, self.steps_done[1, push.worker] + used
         self._send(push.worker, int(used), staleness)
 
@@ -388,22 +389,6 @@ class Server:
     def _evaluate(self, final: bool) -> Steps:
         yield from self.site.evaluate(self, final)
         self.loss_sum, self.loss_samples = 0.0, 0
-
-    def _record(self, push: Push, used: bool, staleness: int) -> None:
-        self.site.record(
-            {
-                "server": self.index,
-                "update": self.version if used else -1,
-                "worker": push.worker,
-                "step": push.step,
-                "version_read": push.version,
-                "staleness": staleness,
-                "used": int(used),
-                "samples": push.samples,
-                "arrived_s": push.arrived_s,
-                "waited_s": self.now() - push.arrived_s,
-            }
-        )
 
     def _missing(self) -> str:
         names = ", ".join(map(str, sorted(self._open - self.waiting.keys()))) or "nobody"
