@@ -18,7 +18,7 @@ from mpisgd.store.reader import read
 WITHIN_S = 10.0
 DEADLINE_S = 6.0  # for a peer, and for the start of a writer on a busy machine
 STEP = 90  # of the fault: 64 rows have gone to the file by then; 3 ranks evaluate here
-COMMON = f"--steps 2000 --step-time 2ms --deadline {DEADLINE_S}"
+COMMON = f"--steps 2000 --step-time 2ms --deadline {DEADLINE_S} --evaluate during"
 TRAIN = f"--algorithm local --tau 4 {COMMON}".split()
 DELAYED = f"--algorithm dasgd --tau 4 --delay 2 {COMMON}".split()
 THREAD = [*DELAYED, "--progress", "thread"]
