@@ -31,14 +31,14 @@ def ended(mpi, what: str) -> str:
 
 def test_a_stall_ends_the_job(mpi):
     said = ended(mpi, "leave")
-    assert re.search(r"Stalled: rank 0 has waited 0\.\d+ s for rank 1 .* \(round 0: ", said), said
+    assert re.search(r"Stalled: rank 0 has waited \d+\.\d+ s for rank 1 .* \(round 0: ", said), said
 
 
 @pytest.mark.parametrize("name", ["mpi", "mpi-nonblocking", "mpi-persistent"])
 def test_a_stalled_native_allreduce_ends_the_job(mpi, name):
     said = ended(mpi, name)
     assert re.search(
-        rf"rank 0 has waited 0\.\d+ s for some of the 2 ranks in all-reduce {name}", said
+        rf"rank 0 has waited \d+\.\d+ s for some of the 2 ranks in all-reduce {name}", said
     ), said
 
 
