@@ -23,7 +23,7 @@ from mpisgd.checkpoint.state import KINDS, flatten, unflatten
 from mpisgd.values import files
 from mpisgd.values.errors import UsageError
 
-FORMAT, VERSION = "mpisgd checkpoint", 1
+FORMAT, VERSION = "mpisgd checkpoint", 2
 META, DIGEST, SUFFIX = "meta", "sha256", ".npy"
 TOLD = {
     "number": int, "step": int, "virtual": bool, "config": dict, "keep": dict, "evaluation": dict,
