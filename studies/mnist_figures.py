@@ -1,27 +1,14 @@
 """Figures of the MNIST study, from its ledger. Bars and bands are one standard deviation."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from drawing import BLUES, COLOURS, MARKERS, family, legend, panels, save
-from ledger import Ledger, groups
-from mnist_cells import DELAYS, PROPORTIONS, TARGETS, part
-from mnist_tables import best, label, last
-from virtual_run import spread
+from command import Ledger, groups
+from mnist import DELAYS, PROPORTIONS, TARGETS, Row, best, label, last, part
+from pages import BLUES, COLOURS, MARKERS, family, legend, panels
+from runs import spread
 
 from mpisgd.training.effective import effective_steps
-
-Row = dict[str, Any]
-
-
-def write(folder: Path) -> None:
-    """All figures that the ledger has runs for."""
-    ledger = Ledger(folder / "runs.jsonl")
-    for name, draw in FIGURES.items():
-        figure = draw(ledger)
-        if figure is not None:
-            save(figure, folder / f"{name}.png")
 
 
 def _losses(lines: list[Row]) -> tuple[float, float]:
@@ -57,14 +44,8 @@ def delay(ledger: Ledger) -> Any:
         one.set_ylim(0.22, 0.42)
     name = "DaSGD d=4 xi=0"
     if name in found:  # far above all others: named, not drawn to scale
-        axes[0].text(
-            3.15,
-            0.408,
-            f"to {found[name][1]:.2f} at d = 4:\n4 effective steps",
-            fontsize="small",
-            va="center",
-            color="#555555",
-        )
+        text = f"to {found[name][1]:.2f} at d = 4:\n4 effective steps"
+        axes[0].text(3.15, 0.408, text, fontsize="small", va="center", color="#555555")
     axes[0].set_ylabel("validation loss, averaged model")
     legend(figure, axes, 4)
     return figure

@@ -28,8 +28,8 @@ def line(loss, **more):
 
 
 def test_the_best_rate_is_chosen_by_validation_loss_once_all_are_there(tmp_path):
-    from compared import best_rate
-    from ledger import Ledger
+    from command import Ledger
+    from pages import best_rate
 
     cells = [{"name": "x", "rate": rate, "seed": 1} for rate in (0.1, 0.2, 0.3)]
     ledger = Ledger(tmp_path / "runs.jsonl")
@@ -41,7 +41,7 @@ def test_the_best_rate_is_chosen_by_validation_loss_once_all_are_there(tmp_path)
 
 
 def test_a_difference_is_taken_seed_by_seed():
-    from compared import difference
+    from pages import difference
 
     same = difference([line(2.0), line(4.0)], [line(1.9), line(4.1)], "test_error", 100, 1)
     assert same["difference"] == "0.0 ± 1.4"
@@ -52,7 +52,7 @@ def test_a_difference_is_taken_seed_by_seed():
 
 
 def test_an_optimum_on_the_edge_of_its_grid_is_marked():
-    from compared import marked
+    from pages import marked
 
     grid = (0.01, 0.04, 0.16)
     assert [marked(rate, grid) for rate in grid] == [
@@ -62,8 +62,8 @@ def test_an_optimum_on_the_edge_of_its_grid_is_marked():
 
 
 def test_all_algorithms_compute_equally_many_samples():
-    import mnist_cnn_runs as mnist
-    import table_one_runs as table
+    import mnist_cnn as mnist
+    import table_one as table
 
     assert mnist.STEPS * mnist.WORKERS * mnist.BATCH == mnist.EPOCHS * mnist.SAMPLES
     assert mnist.SAMPLES % (mnist.BATCH * mnist.WORKERS) == 0  # no ragged step
@@ -74,7 +74,7 @@ def test_all_algorithms_compute_equally_many_samples():
 
 
 def test_the_table_ones_step_has_the_ratio_its_page_states():
-    from table_one_runs import FIXED, NETWORK, RANKS, STEP_S, sweep, values
+    from table_one import FIXED, NETWORK, RANKS, STEP_S, sweep, values
 
     from allreduce.algorithms import build
     from allreduce.network import network
@@ -94,26 +94,26 @@ def test_the_table_ones_step_has_the_ratio_its_page_states():
     not (SHARED / "mnist").is_dir(), reason="no MNIST files: set MPISGD_DATA to their parent"
 )
 def test_a_cell_of_the_mnist_cnn_keeps_validation_and_test_apart(monkeypatch):
-    import mnist_cnn_runs
+    import mnist_cnn
 
     validation, final = (
         replace(part, test_inputs=part.test_inputs[:64], test_targets=part.test_targets[:64])
-        for part in mnist_cnn_runs.load(str(SHARED / "mnist"))
+        for part in mnist_cnn.load(str(SHARED / "mnist"))
     )
-    assert validation.samples == final.samples == mnist_cnn_runs.SAMPLES
+    assert validation.samples == final.samples == mnist_cnn.SAMPLES
     assert not {image.tobytes() for image in validation.test_inputs} & {
         image.tobytes() for image in final.test_inputs
     }
-    monkeypatch.setattr(mnist_cnn_runs, "STEPS", 10)
-    monkeypatch.setattr(mnist_cnn_runs, "WORKERS", 2)
+    monkeypatch.setattr(mnist_cnn, "STEPS", 10)
+    monkeypatch.setattr(mnist_cnn, "WORKERS", 2)
     for name in ("serial", "DaSGD", "async"):
-        varied, ranks = mnist_cnn_runs.ALGORITHMS[name]
+        varied, ranks = mnist_cnn.ALGORITHMS[name]
         shrunk = varied, min(ranks, 2) + (ranks > 8)
-        monkeypatch.setitem(mnist_cnn_runs.ALGORITHMS, name, shrunk)
+        monkeypatch.setitem(mnist_cnn.ALGORITHMS, name, shrunk)
         cell = {"name": name, "rate": 0.03, "seed": 1}
-        result = mnist_cnn_runs.run_cell(cell, (validation, final))
+        result = mnist_cnn.run_cell(cell, (validation, final))
         assert result["samples_computed"][-1] == 10 * 2 * 32
-        assert len(result["loss"]) == mnist_cnn_runs.EVALUATIONS
+        assert len(result["loss"]) == mnist_cnn.EVALUATIONS
         assert all(math.isfinite(value) for value in result["train_loss"])
         assert result["test_loss"] != result["loss"][-1]
 
@@ -122,9 +122,9 @@ def test_a_cell_of_the_mnist_cnn_keeps_validation_and_test_apart(monkeypatch):
     not (SHARED / "cifar10").is_dir(), reason="no CIFAR-10 files: set MPISGD_DATA to their parent"
 )
 def test_the_table_ones_images_are_split_once():
-    import table_one_runs
+    import table_one
 
-    validation, final = table_one_runs.load(str(SHARED / "cifar10"))
+    validation, final = table_one.load(str(SHARED / "cifar10"))
     sets = [final.train_inputs, validation.test_inputs, final.test_inputs]
     assert [len(part) for part in sets] == [7_680, 1_000, 1_310]
     images = [{image.tobytes() for image in part} for part in sets]
@@ -134,17 +134,17 @@ def test_the_table_ones_images_are_split_once():
 
 @pytest.mark.parametrize("study", ["mnist-cnn", "table-one"])
 def test_the_committed_pages_show_what_their_ledgers_hold(study):
-    from ledger import Ledger
+    from command import Ledger
 
     folder = RESULTS / f"study-{study}"
     text = (folder / "README.md").read_text(encoding="utf-8")
-    tables = importlib.import_module(f"{study.replace('-', '_')}_tables")
-    assert tables.page(text, Ledger(folder / "runs.jsonl")) == text
+    page = importlib.import_module(study.replace("-", "_")).page
+    assert page(text, Ledger(folder / "runs.jsonl")) == text
 
 
 def test_both_studies_tables_choose_group_and_average_alike(tmp_path):
-    from compared import chosen, ends
-    from ledger import Ledger
+    from command import Ledger
+    from pages import chosen, ends
 
     ledger = Ledger(tmp_path / "runs.jsonl")
     cells = [{"name": name, "rate": 0.1, "seed": seed} for seed in (1, 2) for name in "ab"]

@@ -28,7 +28,7 @@ def _is_study(module) -> bool:
 
 
 def test_a_ledger_knows_finished_runs_whatever_the_order_of_their_values(tmp_path):
-    from ledger import Ledger
+    from command import Ledger
 
     path = tmp_path / "runs.jsonl"
     ledger = Ledger(path)
@@ -40,7 +40,7 @@ def test_a_ledger_knows_finished_runs_whatever_the_order_of_their_values(tmp_pat
 
 
 def test_a_line_cut_off_by_a_kill_is_run_again(tmp_path):
-    from ledger import Ledger
+    from command import Ledger
 
     path = tmp_path / "runs.jsonl"
     Ledger(path).add({"seed": 1}, {})
@@ -53,8 +53,7 @@ def test_a_line_cut_off_by_a_kill_is_run_again(tmp_path):
 
 
 def test_every_cell_is_an_experiment_of_equal_samples():
-    from mnist_cells import PARTS, part
-    from mnist_runs import SAMPLES, values
+    from mnist import PARTS, SAMPLES, part, values
 
     from mpisgd.experiment.experiment import Experiment
 
@@ -69,7 +68,7 @@ def test_every_cell_is_an_experiment_of_equal_samples():
 
 
 def test_a_corrected_rate_makes_up_for_what_merges_throw_away():
-    from mnist_cells import GRID, corrected_rate, share
+    from mnist import GRID, corrected_rate, share
 
     for cell in GRID:
         if share(cell):
@@ -77,7 +76,7 @@ def test_a_corrected_rate_makes_up_for_what_merges_throw_away():
 
 
 def test_the_studies_step_makes_an_average_about_two_steps_long():
-    from mnist_runs import HIDDEN, NETWORK, STEP_S
+    from mnist import HIDDEN, NETWORK, STEP_S
 
     from allreduce.algorithms import build
     from allreduce.network import network
@@ -90,8 +89,7 @@ def test_the_studies_step_makes_an_average_about_two_steps_long():
 
 
 def test_targets_that_are_not_reached_stay_in_the_table():
-    from mnist_cells import MINIBATCH, TARGETS
-    from mnist_tables import targets
+    from mnist import MINIBATCH, TARGETS, targets
 
     cell = MINIBATCH | {"rate": 0.1}
     lines = [
@@ -105,9 +103,8 @@ def test_targets_that_are_not_reached_stay_in_the_table():
 
 
 def test_the_best_rate_is_chosen_on_validation_loss_and_never_one_that_failed(tmp_path):
-    from ledger import Ledger
-    from mnist_cells import RATES, part
-    from mnist_tables import best
+    from command import Ledger
+    from mnist import RATES, best, part
 
     ledger = Ledger(tmp_path / "runs.jsonl")
     for cell in part("rates"):
@@ -133,7 +130,7 @@ def test_a_page_shows_the_tables_it_has_marks_for():
 
 
 def test_gradient_and_least_value_of_the_convex_problem():
-    from convex import Objective, problem
+    from rate import Objective, problem
 
     objective = Objective(problem())
     least = objective.least()
@@ -148,9 +145,8 @@ def test_gradient_and_least_value_of_the_convex_problem():
 
 
 def test_a_rate_run_trains_on_the_problem_and_measures_its_average():
-    from convex import Objective, problem
-    from ledger import Ledger
-    from rate_runs import ALGORITHMS, run_cell
+    from command import Ledger
+    from rate import ALGORITHMS, Objective, problem, run_cell
 
     objective = Objective(problem())
     least = objective.value(objective.least())
@@ -167,30 +163,30 @@ def test_a_rate_run_trains_on_the_problem_and_measures_its_average():
     not (SHARED / "mnist").is_dir(), reason="no MNIST files: set MPISGD_DATA to their parent"
 )
 def test_an_mnist_cell_learns_and_keeps_validation_and_test_apart(monkeypatch):
-    import mnist_runs
+    import mnist
 
-    validation, final = mnist_runs.load(str(SHARED / "mnist"))
+    validation, final = mnist.load(str(SHARED / "mnist"))
     sets = [final.train_inputs, validation.test_inputs, final.test_inputs]
     images = [{image.tobytes() for image in inputs} for inputs in sets]
     assert [len(inputs) for inputs in sets] == [32_768, 5_000, 10_000]
     assert not images[0] & images[1]
     assert not images[0] & images[2]
     assert not images[1] & images[2]
-    monkeypatch.setattr(mnist_runs, "EPOCHS", 0.125)
+    monkeypatch.setattr(mnist, "EPOCHS", 0.125)
     cell = {"algorithm": "local", "tau": 4, "ranks": 4, "batch": 32, "rate": 0.1, "seed": 1}
-    result = mnist_runs.run_cell(cell, (validation, final))
+    result = mnist.run_cell(cell, (validation, final))
     assert result["test_accuracy"] > 0.7
     assert result["evaluations"]["accuracy"][-1] > 0.7
     assert result["test_loss"] != result["evaluations"]["loss"][-1]
 
 
-@pytest.mark.parametrize(("study", "tables"), [("mnist", "mnist_tables"), ("rate", "rate_figures")])
-def test_the_committed_pages_show_what_their_ledgers_hold(study, tables):
-    from ledger import Ledger
+@pytest.mark.parametrize("study", ["mnist", "rate"])
+def test_the_committed_pages_show_what_their_ledgers_hold(study):
+    from command import Ledger
 
     folder = RESULTS / f"study-{study}"
     text = (folder / "README.md").read_text(encoding="utf-8")
-    assert importlib.import_module(tables).page(text, Ledger(folder / "runs.jsonl")) == text
+    assert importlib.import_module(study).page(text, Ledger(folder / "runs.jsonl")) == text
     assert "not run" not in text
 
 

@@ -16,25 +16,25 @@ from mpisgd.experiment.experiment import Experiment
 
 
 def test_every_cell_is_an_experiment():
-    import backup_real_runs
-    import initial_rate_runs
-    import saturation_runs
-    import staleness_runs
+    import backup_real
+    import initial_rate
+    import saturation
+    import staleness
 
-    for cell in staleness_runs.cells():
-        Experiment.read(staleness_runs.values(cell))
-    for cell in initial_rate_runs.cells():
-        given, ranks = initial_rate_runs.values(cell)
+    for cell in staleness.cells():
+        Experiment.read(staleness.values(cell))
+    for cell in initial_rate.cells():
+        given, ranks = initial_rate.values(cell)
         resolved = Experiment.read(given).resolved(ranks, 32_768)
         assert resolved.step_workers == cell.get("gradients", 16)
-    for kind in backup_real_runs.KINDS.values():
-        Experiment.read(backup_real_runs.SHARED | kind)
-    for cell in [*saturation_runs.virtual_cells(), *saturation_runs.real_cells("mpich")]:
-        Experiment.read(saturation_runs.experiment(cell))
+    for kind in backup_real.KINDS.values():
+        Experiment.read(backup_real.SHARED | kind)
+    for cell in [*saturation.virtual_cells(), *saturation.real_cells("mpich")]:
+        Experiment.read(saturation.experiment(cell))
 
 
 def test_seeds_are_paired():
-    from staleness_runs import FEWER_SEEDS, RATES, SEEDS, STALENESS, cells
+    from staleness import FEWER_SEEDS, RATES, SEEDS, STALENESS, cells
 
     found: dict[tuple, set[int]] = {}
     for cell in cells():
@@ -47,8 +47,8 @@ def test_seeds_are_paired():
 
 
 def test_a_real_runs_flags_say_what_the_study_means():
-    from backup_real_runs import KINDS, SHARED
-    from real_run import flags
+    from backup_real import KINDS, SHARED
+    from runs import flags
 
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -64,7 +64,7 @@ def stale_line(seed: int, percent: float | None) -> dict:
 
 
 def test_differences_are_of_pairs_and_what_was_not_finite_is_shown():
-    from staleness_tables import paired, shown
+    from staleness import paired, shown
 
     there = [stale_line(seed, 2.0 + seed) for seed in (1, 2, 3, 4)]
     here = [stale_line(1, 3.4), stale_line(2, 4.6), stale_line(3, 5.5), stale_line(4, None)]
@@ -81,8 +81,8 @@ def test_differences_are_of_pairs_and_what_was_not_finite_is_shown():
 def planted(tmp_path: Path):
     """iterations = 1000 N^-0.8 at the middle rate, more at others; one seed never gets there at
     the rate that would be the fastest."""
-    from initial_rate_runs import ITERATION_RATES, SEEDS, iterations
-    from ledger import Ledger
+    from command import Ledger
+    from initial_rate import ITERATION_RATES, SEEDS, iterations
 
     ledger = Ledger(tmp_path / "runs.jsonl")
     for seed in SEEDS:
@@ -96,8 +96,7 @@ def planted(tmp_path: Path):
 
 
 def test_iterations_are_those_of_the_best_rate_that_every_seed_gets_there_with(tmp_path):
-    from initial_rate_runs import ITERATION_RATES
-    from initial_rate_tables import counts, exponent, iterations_table
+    from initial_rate import ITERATION_RATES, counts, exponent, iterations_table
 
     ledger = planted(tmp_path)
     found = counts(ledger, 0.95)
@@ -114,7 +113,7 @@ def test_iterations_are_those_of_the_best_rate_that_every_seed_gets_there_with(t
 
 
 def test_the_curve_is_what_advise_reads(tmp_path):
-    from initial_rate_tables import curve
+    from initial_rate import curve
 
     from mpisgd.predict import curves
 
@@ -127,7 +126,7 @@ def test_the_curve_is_what_advise_reads(tmp_path):
 
 def test_accounts_find_what_is_missing_and_what_is_double():
     """Two shards, three workers, two steps; each shard's last update is worker 2's second step."""
-    from saturation_runs import accounts
+    from saturation import accounts
 
     names = ("server", "worker", "step", "arrived_s", "waited_s", "update")
     rows = np.array([
@@ -152,13 +151,13 @@ def test_accounts_find_what_is_missing_and_what_is_double():
 
 
 def test_a_saturated_server_is_as_fast_as_its_port_and_two_are_twice_as_fast(monkeypatch):
-    import saturation_runs
-    from saturation_tables import bound, unloaded
+    import saturation
+    from saturation import bound, unloaded
 
     from mpisgd.worlds.virtual_servers import VirtualServerSite
 
-    monkeypatch.setattr(saturation_runs, "PARAMETERS", 25_000)
-    monkeypatch.setattr(saturation_runs, "VIRTUAL_STEP_S", 5e-5)
+    monkeypatch.setattr(saturation, "PARAMETERS", 25_000)
+    monkeypatch.setattr(saturation, "VIRTUAL_STEP_S", 5e-5)
     longest = [0]
     put = VirtualServerSite.put
 
@@ -170,18 +169,18 @@ def test_a_saturated_server_is_as_fast_as_its_port_and_two_are_twice_as_fast(mon
     speeds = []
     for servers in (1, 2):
         cell = {"servers": servers, "steps": 12, "seed": 1}
-        result = saturation_runs.run_virtual(cell)
+        result = saturation.run_virtual(cell)
         assert result["missing"] == result["double"] == 0
-        assert result["queue"] <= saturation_runs.WORKERS
+        assert result["queue"] <= saturation.WORKERS
         assert result["updates_per_s"] < min(bound(servers), unloaded(servers))
         speeds.append(result["updates_per_s"])
     assert speeds[0] > 0.9 * bound(1)
     assert speeds[1] == pytest.approx(2 * speeds[0], rel=0.1)
-    assert longest[0] <= saturation_runs.WORKERS  # messages alternate: one of each worker at most
+    assert longest[0] <= saturation.WORKERS  # messages alternate: one of each worker at most
 
 
 def test_predicted_staleness_is_what_virtual_async_sees():
-    import backup_real_runs as study
+    import backup_real as study
 
     run = served(
         study.WORKERS + 1, algorithm="async", steps=150, data_samples=320,
@@ -200,7 +199,7 @@ def test_predicted_staleness_is_what_virtual_async_sees():
 
 
 def test_a_served_run_stops_where_it_is_enough():
-    from virtual_run import Run
+    from runs import Run
 
     from mpisgd import data
 
@@ -225,34 +224,27 @@ def test_a_served_run_stops_where_it_is_enough():
     not (SHARED / "mnist").is_dir(), reason="no MNIST files: set MPISGD_DATA to their parent"
 )
 def test_a_stale_run_learns_and_one_beyond_the_stable_rate_does_not(monkeypatch):
-    import mnist_runs
-    import staleness_runs
+    import mnist
+    import staleness
 
-    datasets = mnist_runs.load(str(SHARED / "mnist"))
-    monkeypatch.setattr(staleness_runs, "EPOCHS", 0.125)
+    datasets = mnist.load(str(SHARED / "mnist"))
+    monkeypatch.setattr(staleness, "EPOCHS", 0.125)
     cell = {"momentum": 0.0, "rate": 0.1, "staleness": 5, "seed": 1}
-    assert staleness_runs.run_cell(cell, datasets)["test_error"] < 0.3
+    assert staleness.run_cell(cell, datasets)["test_error"] < 0.3
     monkeypatch.setattr(
-        staleness_runs, "values",
-        lambda cell, known=staleness_runs.values: known(cell) | {"ramp": 0, "rate": 3.0},
+        staleness, "values",
+        lambda cell, known=staleness.values: known(cell) | {"ramp": 0, "rate": 3.0},
     )  # fmt: skip
-    bad = staleness_runs.run_cell(cell | {"staleness": 20}, datasets)
+    bad = staleness.run_cell(cell | {"staleness": 20}, datasets)
     assert "failure" in bad or bad["test_error"] > 0.5
 
 
-@pytest.mark.parametrize(
-    ("study", "tables"),
-    [
-        ("staleness", "staleness_tables"),
-        ("initial-rate", "initial_rate_tables"),
-        ("saturation", "saturation_tables"),
-        ("backup-real", "backup_real_tables"),
-    ],
-)
-def test_the_committed_pages_show_what_their_ledgers_hold(study, tables):
-    from ledger import Ledger
+@pytest.mark.parametrize("study", ["staleness", "initial-rate", "saturation", "backup-real"])
+def test_the_committed_pages_show_what_their_ledgers_hold(study):
+    from command import Ledger
 
     folder = RESULTS / f"study-{study}"
     text = (folder / "README.md").read_text(encoding="utf-8")
-    assert importlib.import_module(tables).page(text, Ledger(folder / "runs.jsonl")) == text
+    page = importlib.import_module(study.replace("-", "_")).page
+    assert page(text, Ledger(folder / "runs.jsonl")) == text
     assert "not run" not in text

@@ -20,7 +20,7 @@ def studies_on_the_path(monkeypatch):
 
 
 def test_a_short_run_of_every_rule_and_its_arrivals():
-    from stragglers_runs import SEED, WORKERS, played
+    from stragglers import SEED, WORKERS, played
 
     from mpisgd.report.servers import arrival_seconds
 
@@ -38,9 +38,8 @@ def test_a_short_run_of_every_rule_and_its_arrivals():
 
 
 def test_the_page_shows_the_ledgers_numbers():
-    from ledger import Ledger
-    from stragglers_figures import page
-    from stragglers_runs import cells
+    from command import Ledger
+    from stragglers import cells, page
 
     ledger = Ledger(RESULTS / "runs.jsonl")
     assert all(cell in ledger for cell in cells())
