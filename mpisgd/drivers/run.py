@@ -1,5 +1,6 @@
 """A run from Python: what `mpisgd train` does, to the same bits, without a command line."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,12 @@ def run(
     *,
     ranks: int | None = None,
     comm: Communicator | None = None,
-    output: str | None = None,
+    output: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
-    checkpoint: str | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int | str | None = None,
     checkpoint_per_rank: bool = False,
-    resume: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
     dataset: Dataset | None = None,
     until: Callable[[Mapping[str, Any]], bool] | None = None,
     **options: Any,
@@ -43,8 +44,12 @@ def run(
     no run; Stalled where a real rank waits in vain. BLAS threads change bits: the command line uses
     one, by OPENBLAS_NUM_THREADS=1, set before NumPy is imported.
     """
+    output, checkpoint, resume = (None if path is None else os.fspath(path) for path in
+                                  (output, checkpoint, resume))  # fmt: skip
     experiment = Experiment.read(options, place="{}")
     saved = saving(output, checkpoint, checkpoint_every, resume, checkpoint_per_rank, overwrite)
+    if resume is not None and output is None:
+        raise UsageError("resume", resume, "needs output: the rows before are in its file")
     target = Target(output, overwrite, keep=True)
     world = _world(ranks, comm, until is not None)
     launched = launch(experiment, world, target, saved, dataset=dataset, until=until)

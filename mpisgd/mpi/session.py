@@ -31,6 +31,7 @@ GRACE = 5.0  # s from a signal to the abort, if no merge has stopped the run by 
 HAND_ON = 0.5  # s the launcher gets to hand on what a rank said, before the abort cuts it off
 ECHO = 1.5  # s a stalled rank lets the others say whom they wait for: the chain names the culprit
 START_S = 60.0  # s until all ranks have started MPI, and one more for each
+FINALIZE_S = 10.0  # s that MPI_Finalize gets at least, however short the deadline
 PATIENCE = 10  # deadlines until all have come to the end: rank 0 may have a file to complete
 LEFT_EARLY, NOT_FINITE = 1, 3  # exit codes
 
@@ -184,8 +185,9 @@ def _leave_together(comm: Any, deadline: float = 60.0) -> None:
     texts(comm, "", PATIENCE * deadline)
     rank, size = comm.Get_rank(), comm.Get_size()
     if size > 1:
-        told = f"mpisgd: rank {rank} of {size} has waited {deadline:g} s in MPI_Finalize for others"
-        begin(told, deadline)
+        seconds = max(deadline, FINALIZE_S)
+        told = f"mpisgd: rank {rank} of {size} has waited {seconds:g} s in MPI_Finalize for others"
+        begin(told, seconds)
 
 
 def _command() -> str:

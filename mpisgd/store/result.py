@@ -30,6 +30,10 @@ class Result:
         self.record, self.parameters, self.code = record, parameters, code
         self._evaluate = evaluate
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies in other processes cannot evaluate anew: that needs the run's own model."""
+        return {**vars(self), "_evaluate": None}
+
     def evaluate(self, dataset: "Dataset") -> tuple[float, float]:
         """(loss, accuracy) of `parameters` on the test samples of another data set; of a run of
         virtual ranks in this process."""

@@ -234,13 +234,12 @@ class Worker(GradientWorker):
     def keep(self, name: str, value: Any) -> np.ndarray:
         """An array for what an algorithm carries from step to step: saved, restored, compared.
 
-        It begins as a copy of `value`, a number as an array of one element; in a run that goes on,
+        It begins as a copy of `value`, a number as an array of one float64; in a run that goes on,
         as it was saved. Name it once, before the loop, and change it in place. Raises BadState.
         """
         assert name not in self.kept, f"{name} is kept twice"
-        self.kept[name] = array = (
-            value.copy() if arrays.is_array(value) and value.ndim else np.array(value, ndmin=1)
-        )
+        is_array = arrays.is_array(value) and value.ndim
+        self.kept[name] = array = value.copy() if is_array else np.array(value, float, ndmin=1)
         if self._saved:
             saved = self._saved.get("kept", {})
             copy_into({name: array}, {n: saved[n] for n in (name,) if n in saved}, "algorithm")

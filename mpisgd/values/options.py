@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from operator import index
 from typing import Any, NamedTuple
 
 from mpisgd.values.errors import UsageError
@@ -31,8 +32,8 @@ def whole(low: int, high: int | None = None) -> Kind:
     allowed = f"a whole number >= {low}" if high is None else f"a whole number in {low}..{high}"
 
     def parse(value: Any) -> int:
-        number = int(plain(value)) if isinstance(value, str) else value
-        _require(isinstance(number, int) and not isinstance(number, bool))
+        _require(not isinstance(value, bool))
+        number = int(plain(value)) if isinstance(value, str) else index(value)
         _require(low <= number <= (LARGEST if high is None else high))
         return number
 

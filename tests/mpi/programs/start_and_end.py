@@ -14,7 +14,7 @@ if fault == "ends" and faulty:
 if fault == "stops" and faulty:
     os.kill(os.getpid(), signal.SIGSTOP)
 comm = session.world("told before")
-session.PATIENCE = 1
+session.PATIENCE, session.FINALIZE_S = 1, seconds
 
 
 def work() -> int:
