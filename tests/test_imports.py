@@ -147,3 +147,9 @@ def circles(links: dict[str, set[str]]) -> set[str]:
 def test_imports_run_downwards():
     assert not circles(graph(EVERYTHING))
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {"b", "c"}
+
+
+def test_modules_live_in_rooms_and_are_small():
+    assert sum(path.count("/") == 1 for path in sources("mpisgd")) <= 8
+    long = {path for path in EVERYTHING if len((CHECKOUT / path).read_text().splitlines()) > 400}
+    assert long == set()

@@ -154,7 +154,7 @@ def test_a_saturated_server_is_as_fast_as_its_port_and_two_are_twice_as_fast(mon
     import saturation
     from saturation import bound, unloaded
 
-    from mpisgd.worlds.virtual_servers import VirtualServerSite
+    from mpisgd.worlds.virtual_sites import VirtualServerSite
 
     monkeypatch.setattr(saturation, "PARAMETERS", 25_000)
     monkeypatch.setattr(saturation, "VIRTUAL_STEP_S", 5e-5)

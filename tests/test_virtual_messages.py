@@ -14,7 +14,8 @@ from mpisgd.experiment.building import load, resolve_for
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.servers.messages import Answer, Request
 from mpisgd.servers.roles import Builder
-from mpisgd.worlds.virtual_servers import HEADER_B, VirtualServers
+from mpisgd.worlds.virtual_servers import VirtualServers
+from mpisgd.worlds.virtual_sites import HEADER_B
 
 LATENCY, RATE, BYTES = 0.25, 1e6, 500_000
 PLAIN = Network(latency_s=LATENCY, bandwidth_Bps=RATE)

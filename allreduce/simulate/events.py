@@ -190,10 +190,11 @@ class Cluster:
     def next(self, until_quiet: bool = False) -> Event | None:
         """Plays until an activity ends, or all is quiet; None if none has. Stalled if none can."""
         while self._heap and not (until_quiet and self.quiet):
-            event = self.play()
-            if event is not None:
+            if (event := self.play()) is not None:
                 return event
-        for rank, line in enumerate(self._lines) if not self._heap else ():
+        if until_quiet and self.quiet:
+            return None
+        for rank, line in enumerate(self._lines):
             if line.awaited is not None or line.listening:
                 what = line.awaited.name if line.awaited is not None else "a message"
                 raise Stalled(f"rank {rank} waits for {what}, and nothing is on its way")
