@@ -14,6 +14,7 @@ HEAVY = ("h5py", "mpi4py", "matplotlib", "cupy", "jinja2", "torch")
 
 # The words after `mpisgd`, and what the line must hold: the option, the value, what is allowed.
 MISTAKES: list[tuple[str, list[str]]] = [
+    ("train --evaluate sometimes", ["--evaluate", "'sometimes'", "after", "during"]),
     ("train --algorithm adam", ["--algorithm", "'adam'", "minibatch", "local", "dasgd"]),
     ("train --algorithm local --tau 0", ["--tau", "'0'", "a whole number >= 1"]),
     ("train --algorithm local --tau 1.5", ["--tau", "'1.5'", "a whole number >= 1"]),

@@ -1,6 +1,7 @@
 """The simulation against closed forms, an independent reference, and itself."""
 
-import resource
+import subprocess
+import sys
 import time
 from math import log2
 
@@ -349,12 +350,21 @@ def test_256_ranks_take_less_than_a_second(name):
 
 
 def test_1024_ranks_in_a_ring_take_less_than_ten_seconds_and_a_gigabyte():
-    schedule = build("ring", 1024)
-    began = time.process_time()
-    ends = simulate(schedule, BYTES, PLAIN, method="columns")
-    assert time.process_time() - began < 10
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1_000_000  # kB
+    """In a process of its own: this one has held what other tests needed."""
+    ends = simulate(build("ring", 1024), BYTES, PLAIN, method="columns")
     assert ends.max() == pytest.approx(CLOSED["ring"](1024, BYTES), rel=1e-9)
+    code = (
+        "import resource; from allreduce import build, simulate;"
+        "from allreduce.network import network;"
+        "simulate(build('ring', 1024), 1 << 20, network('ethernet-10g'), method='columns');"
+        "used = resource.getrusage(resource.RUSAGE_SELF); print(used.ru_utime, used.ru_maxrss)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    seconds, kibibytes = map(float, done.stdout.split())
+    assert seconds < 10
+    assert kibibytes < 1_000_000
 
 
 def test_256_ranks_that_share_links_take_less_than_fifteen_seconds():
