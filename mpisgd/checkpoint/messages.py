@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from allreduce.communicator import Communicator, Request
-from allreduce.errors import Stalled
 from allreduce.plan import wait_until
+from allreduce.waiting import Deadline
 from mpisgd.checkpoint.state import pack, unpack
 from mpisgd.mpi import tags
 
@@ -127,10 +127,9 @@ def _done(
     deadline: float,
     beat: Callable[[], object] = lambda: None,
 ) -> Waiting:
-    began = time.monotonic()
+    told = f"rank {comm.Get_rank()} waited {deadline:.0f} s for rank {peer} at a checkpoint"
+    limit = Deadline(deadline, lambda: told)
     while not request.Test():
-        if time.monotonic() - began > deadline:
-            rank = comm.Get_rank()
-            raise Stalled(f"rank {rank} waited {deadline:.0f} s for rank {peer} at a checkpoint")
+        limit.check()
         beat()
         yield

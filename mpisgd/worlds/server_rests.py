@@ -7,14 +7,13 @@ once all others have, the worker hands in what it is. Rank 0 writes, then lets a
 """
 
 import sys
-import time
 from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 
 from allreduce.communicator import Communicator, Request
-from allreduce.errors import Stalled
+from allreduce.waiting import Deadline
 from mpisgd.checkpoint.messages import BACK, TAG, WORKERS_TAG, Heartbeat, coming, handing_in
 from mpisgd.servers.messages import Request as Header
 from mpisgd.servers.roles import Roles
@@ -101,10 +100,10 @@ class Leader:
                 self.comm, rank, deadline, WORKERS_TAG, heartbeat.beat
             )
         sent = [0, *(its["snapshots"] for its in servers.values())]
-        began = time.monotonic()
+        told = f"rank 0 waited {deadline:.0f} s for shards to evaluate"
+        limit = Deadline(deadline, lambda: told)
         while self.site.snapshots.taken != sent:
-            if time.monotonic() - began > deadline:
-                raise Stalled(f"rank 0 waited {deadline:.0f} s for shards to evaluate")
+            limit.check()
             self.site.take_in()
             heartbeat.beat()
             yield
