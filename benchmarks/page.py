@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mpisgd.values.drawing import STYLES
+
 FOLDER = Path(__file__).resolve().parent.parent / "results" / "reference"
 OVERLAP = {
     "algorithm": "{}", "launches": "{}", "step_ms": "{:.1f}", "spread_ms": "{:.1f}",
@@ -22,10 +24,8 @@ MODEL = {
     "hosts": "{}", "algorithm": "{}", "bytes": "{}", "repetitions": "{}", "measured_ms": "{:.2f}",
     "p10_ms": "{:.2f}", "p90_ms": "{:.2f}", "simulated_ms": "{:.2f}", "error": "{:+.1%}",
 }  # fmt: skip
-COLOURS = {
-    "compute alone": "#999999", "minibatch": "#222222", "minibatch-overlap": "#ccbb44",
-    "local": "#ee6677", "dasgd": "#4477aa", "dasgd delta": "#228833",
-}  # fmt: skip
+RUNS = ("compute alone", "minibatch", "minibatch-overlap", "local", "dasgd", "dasgd delta")
+COLOURS = {name: STYLES[name][0] for name in RUNS}
 INTRODUCTION = """# Reference measurements
 
 Made on one machine with two cores, by the scripts in `benchmarks/`; this page is generated from
