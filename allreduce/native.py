@@ -5,7 +5,6 @@ The one module of this package that imports mpi4py, and only once asked: that st
 
 import ctypes
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from allreduce.arrays import WIDE, Device, too_narrow
+from allreduce.communicator import abort
 from allreduce.errors import AllreduceError, BufferRefused
 from allreduce.phases import Work
 from allreduce.plan import Runner, wait_until
@@ -235,9 +235,8 @@ class _Watchdog:
                 seen, since = blocked, now
             elif blocked is not None and now - since > blocked[0].deadline:
                 # No exception can reach a thread that is inside MPI.
-                sys.stderr.write(f"{blocked[0]._stall(now - since)}; all ranks are aborted\n")
-                sys.stderr.flush()
-                blocked[0].comm.Abort(1)
+                stall = blocked[0]._stall(now - since)
+                abort(blocked[0].comm, f"{stall}; all ranks are aborted", 1)
 
 
 _watchdog = _Watchdog()

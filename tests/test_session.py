@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from allreduce import communicator
 from allreduce.errors import Stalled
 from mpisgd.mpi import session
 from mpisgd.training.worker import NotFinite
@@ -43,7 +44,7 @@ def outlived(monkeypatch):
 
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(session, "ECHO", 0.0)
-    monkeypatch.setattr(session, "HAND_ON", 0.0)
+    monkeypatch.setattr(communicator, "HAND_ON", 0.0)
 
 
 def raising(error: BaseException):
@@ -172,7 +173,7 @@ def test_a_signal_that_no_merge_follows_aborts_after_its_grace(monkeypatch):
 def test_a_rank_that_is_busy_with_what_ends_is_left_to_end_it(monkeypatch):
     """An evaluation longer than GRACE is not cut off; what comes behind it is."""
     monkeypatch.setattr(session, "GRACE", 0.01)
-    monkeypatch.setattr(session, "HAND_ON", 0.0)
+    monkeypatch.setattr(communicator, "HAND_ON", 0.0)
     comm, busy = Comm(), [True]
     with session.Signals(comm, lambda: None, lambda: busy[0]):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -350,14 +350,15 @@ def test_256_ranks_take_less_than_a_second(name):
 
 
 def test_1024_ranks_in_a_ring_take_less_than_ten_seconds_and_a_gigabyte():
-    """In a process of its own: this one has held what other tests needed."""
+    """In a process of its own, by its own peak: ru_maxrss is inherited from who started it."""
     ends = simulate(build("ring", 1024), BYTES, PLAIN, method="columns")
     assert ends.max() == pytest.approx(CLOSED["ring"](1024, BYTES), rel=1e-9)
     code = (
-        "import resource; from allreduce import build, simulate;"
+        "import resource; from pathlib import Path; from allreduce import build, simulate;"
         "from allreduce.network import network;"
         "simulate(build('ring', 1024), 1 << 20, network('ethernet-10g'), method='columns');"
-        "used = resource.getrusage(resource.RUSAGE_SELF); print(used.ru_utime, used.ru_maxrss)"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_utime);"
+        "print(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -323,6 +324,9 @@ def test_without_locks_submit_goes_on(slurm, monkeypatch):
 def test_where_sbatch_refuses_there_is_no_job(slurm, monkeypatch, program, told):
     """Nothing goes on record, so that the next try submits it."""
     Path("bin", "sbatch").write_text(program)
+    for tool in ("cat", "sed"):
+        Path("bin", tool).symlink_to(str(shutil.which(tool)))
+    monkeypatch.setenv("PATH", str(Path("bin").absolute()))  # no other sbatch is tried instead
     with pytest.raises(UsageError, match=told):
         submit("g.toml", "--folder", "f")
     assert list(Path("f").glob("*.job")) == []

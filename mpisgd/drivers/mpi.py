@@ -2,12 +2,11 @@
 
 import json
 import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from allreduce.communicator import Communicator
+from allreduce.communicator import Communicator, abort
 from allreduce.errors import Stalled
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.data import Dataset
@@ -260,10 +259,7 @@ class MpiWorld:
         """Rank 0 ends the job if ranks are gone: MPI_Finalize would wait for them."""
         if outcome.lost and self.rank == 0:
             ranks = ", ".join(map(str, outcome.lost))
-            print(f"mpisgd: done, but without rank {ranks}, which went silent", file=sys.stderr)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            self.comm.Abort(0)
+            abort(self.comm, f"mpisgd: done, but without rank {ranks}, which went silent", 0)
 
 
 class _Quiet:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from allreduce.algorithms import build
+from allreduce.communicator import abort
 from allreduce.errors import Stalled
 from allreduce.plan import Plan
 from mpisgd.mpi import tags
@@ -28,7 +29,6 @@ LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 TEXT = 256  # bytes a rank can tell the others
 GRACE = 5.0  # s from a signal to the abort, if no merge has stopped the run by then
-HAND_ON = 0.5  # s the launcher gets to hand on what a rank said, before the abort cuts it off
 ECHO = 1.5  # s a stalled rank lets the others say whom they wait for: the chain names the culprit
 START_S = 60.0  # s until all ranks have started MPI, and one more for each
 FINALIZE_S = 10.0  # s that MPI_Finalize gets at least, however short the deadline
@@ -208,10 +208,7 @@ def _abort(comm: Any, failure: BaseException) -> NoReturn:
         code = failure.code if isinstance(failure.code, int) and failure.code else LEFT_EARLY
     else:
         reason = traceback.format_exc().rstrip()
-    sys.stdout.flush()
-    print(f"{rank}: {reason}", file=sys.stderr, flush=True)
-    time.sleep(ECHO if isinstance(failure, Stalled) else HAND_ON)
-    comm.Abort(code)
+    abort(comm, f"{rank}: {reason}", code, ECHO if isinstance(failure, Stalled) else None)
     os._exit(code)  # MPICH returns from Abort; a second traceback would only confuse
 
 
@@ -269,6 +266,4 @@ class Signals:
         assert self.received is not None
         if self.comm.Get_rank():
             time.sleep(ECHO)
-        print(f"mpisgd: rank {self.comm.Get_rank()}: {reason}", file=sys.stderr, flush=True)
-        time.sleep(HAND_ON)
-        self.comm.Abort(128 + self.received)
+        abort(self.comm, f"mpisgd: rank {self.comm.Get_rank()}: {reason}", 128 + self.received)
