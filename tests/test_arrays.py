@@ -97,7 +97,7 @@ def test_device_work_is_done_when_its_fence_says_so():
     looks = 1
     while not poll():
         looks += 1
-    assert looks <= device_double.MOST_POLLS
+    assert looks <= device_double.settings.polls
     assert array.host.tolist() == [0, 0.5, 1, 1.5]
     assert poll()
 
