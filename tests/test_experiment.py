@@ -2,13 +2,16 @@
 
 import argparse
 from dataclasses import FrozenInstanceError, fields
+from typing import Annotated
 
 import pytest
 
-from mpisgd.algorithms import NAMES, OPTIONS
+from mpisgd.algorithms import NAMES, OPTIONS, SIGNATURES
 from mpisgd.experiment.arguments import add_arguments, from_arguments
 from mpisgd.experiment.experiment import Experiment, flag
+from mpisgd.values import signatures
 from mpisgd.values.errors import UsageError
+from mpisgd.values.options import whole
 
 OPTIONS_OF = [option for option in fields(Experiment) if option.metadata]
 
@@ -127,6 +130,20 @@ def test_what_an_algorithm_takes_is_a_field():
     assert list(OPTIONS) == list(NAMES)
     names = {option.name for option in OPTIONS_OF}
     assert all(set(taken) <= names for taken in OPTIONS.values())
+
+
+def test_a_new_algorithms_options_stand_in_its_signature_alone():
+    def lonely(worker, reach: Annotated[int, whole(2), "how far"] = 3, bold: bool = False):
+        yield from ()
+
+    found = signatures.options(lonely)
+    assert list(found) == ["reach", "bold"]
+    assert (found["reach"].default, found["reach"].help) == (3, "how far")
+    with pytest.raises(UsageError, match="a whole number >= 2"):
+        found["reach"].kind.read("--reach", "1")
+    for name, signature in SIGNATURES.items():
+        taken = {option.name for option in OPTIONS_OF} & set(signature)
+        assert taken == set(signature), name
 
 
 def test_an_experiment_cannot_change():

@@ -18,10 +18,11 @@ from virtual_runs import Finished, far, prepare, virtual
 from allreduce.algorithms import build
 from allreduce.network import Network
 from allreduce.simulate import simulate
+from mpisgd.algorithms.overlap import BUCKET
 from mpisgd.data import load
 from mpisgd.drivers import virtual as virtual_world
 from mpisgd.experiment.building import algorithm_run, build_model, resolve_for
-from mpisgd.experiment.experiment import BUCKET, Experiment
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.predict.epoch import Bucket, overlap_cost
 from mpisgd.training.buckets import MOST, borders
 from mpisgd.training.mean import CONTROL

@@ -7,9 +7,11 @@ samples, and averaged models by the samples of the tau steps before.
 """
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from mpisgd.algorithms.merges import MERGES
+from mpisgd.algorithms.options import Delay, Tau
+from mpisgd.values.options import number, one_of
 
 if TYPE_CHECKING:
     from mpisgd.training.worker import Worker
@@ -30,7 +32,7 @@ def minibatch(worker: "Worker") -> Run:
         yield from worker.end_step()
 
 
-def local(worker: "Worker", tau: int) -> Run:
+def local(worker: "Worker", tau: Tau = 4) -> Run:
     """tau local steps, then x <- mean over ranks. K steps take K t_p + floor(K/tau) t_c."""
     average = worker.mean(worker.parameters)
     for k in worker.steps():
@@ -42,7 +44,13 @@ def local(worker: "Worker", tau: int) -> Run:
         yield from worker.end_step()
 
 
-def dasgd(worker: "Worker", tau: int, delay: int, xi: float, merge: str) -> Run:
+def dasgd(
+    worker: "Worker",
+    tau: Tau = 4,
+    delay: Delay = 1,
+    xi: Annotated[float, number(0, 1), "local update proportion"] = 0.25,
+    merge: Annotated[str, one_of(MERGES), "how an average enters"] = "convex",
+) -> Run:
     """The average of x_k, k = 0 mod tau, is merged `delay` local steps later, after the update:
     x_k = xi y_k + (1 - xi) mean_m x_{k-delay}^m, y_k the parameters after the step's own update.
 

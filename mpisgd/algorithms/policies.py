@@ -1,10 +1,14 @@
 """When a parameter server updates: the policies of Chen et al. 2016 (arXiv 1604.00981) as rows.
 
-`POLICIES`: name -> function of the number of workers and of the experiment's options. Adding one =
-one function, one row, and its options in algorithms.OPTIONS. Options are taken to be checked.
+`POLICIES`: name -> function of the number of workers and of its options. Adding one = one function
+and one row. Options are taken to be checked.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from mpisgd.algorithms.options import Stale, StalenessRate
+from mpisgd.values.options import duration, whole
 
 
 @dataclass(frozen=True)
@@ -34,23 +38,35 @@ POLICIES = {
 }
 
 
-def asynchronous(workers: int, staleness_rate: bool) -> Policy:
+def asynchronous(workers: int, staleness_rate: StalenessRate = False) -> Policy:
     """Async-Opt (Algorithms 1, 2): every gradient is an update, however stale."""
     return Policy(1, workers, stale=True, by_staleness=staleness_rate)
 
 
-def backup(workers: int, backups: int, stale: str) -> Policy:
+def backup(
+    workers: int,
+    backups: Annotated[int, whole(0), "workers an update does without"] = 1,
+    stale: Stale = "finish",
+) -> Policy:
     """Sync-Opt (Algorithms 3, 4): the first N of N + b gradients of this version, b dropped."""
     needed = workers - backups
     return Policy(needed, needed, abandon=stale == "abandon")
 
 
-def softsync(workers: int, group: int, staleness_rate: bool) -> Policy:
+def softsync(
+    workers: int,
+    group: Annotated[int, whole(1), "gradients in an update [workers]"],
+    staleness_rate: StalenessRate = False,
+) -> Policy:
     """Any `group` gradients, stale ones too (Zhang et al. 2016): c = 1 is async, c = N sync."""
     return Policy(group, workers, stale=True, by_staleness=staleness_rate)
 
 
-def timeout(workers: int, timeout_s: float, stale: str) -> Policy:
+def timeout(
+    workers: int,
+    timeout_s: Annotated[float, duration(), "from its first gradient to the update [1 s]"] = 1.0,
+    stale: Stale = "finish",
+) -> Policy:
     """All N gradients of this version, or those that came within a time of the first (Section 5 of
     the paper leaves it to the future). The mean is over those that came."""
     return Policy(workers, workers, timeout_s=timeout_s, abandon=stale == "abandon")

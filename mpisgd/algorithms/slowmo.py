@@ -3,12 +3,14 @@
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from mpisgd.algorithms.options import OuterMomentum, OuterRate, Tau
+
 if TYPE_CHECKING:
     from mpisgd.training.worker import Worker
 
 
 def slowmo(
-    worker: "Worker", tau: int, outer_momentum: float, outer_rate: float
+    worker: "Worker", tau: Tau = 4, outer_momentum: OuterMomentum = 0.5, outer_rate: OuterRate = 1.0
 ) -> Generator[None, None, None]:
     """tau local steps from x_t, then u <- beta u + (x_t - mean) / eta; x_{t+1} = x_t - alpha eta u.
 

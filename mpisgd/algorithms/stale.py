@@ -1,13 +1,20 @@
 """Stale gradients without servers: what staleness alone does (Chen et al. 2016, Section 2)."""
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from mpisgd.values.options import whole
 
 if TYPE_CHECKING:
     from mpisgd.training.worker import Worker
 
 
-def stale(worker: "Worker", staleness: int, ramp: int) -> Generator[None, None, None]:
+def stale(
+    worker: "Worker",
+    staleness: Annotated[int, whole(0), "age of the gradients, in updates"] = 0,
+    *,
+    ramp: Annotated[int, whole(0), "steps in which staleness rises to that [3 epochs]"],
+) -> Generator[None, None, None]:
     """x_k = x_{k-1} - eta/M sum_j g(x_{k-1-s}; batch_j), s rising to `staleness` in `ramp` steps.
 
     Mini-batch SGD whose gradients are s updates old; on one rank, the paper's serial emulation.

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
-from mpisgd.algorithms import OPTIONS
+from mpisgd.algorithms import DECLARED, OPTIONS
 from mpisgd.experiment.experiment import Experiment, flag, from_file
 from mpisgd.values import options
 from mpisgd.values.plugins import pairs
@@ -13,8 +13,7 @@ from mpisgd.values.plugins import pairs
 # How `--help` orders the options: title -> fields.
 GROUPS: dict[str, tuple[str, ...]] = {
     "algorithm, and what which takes": (
-        "algorithm", "tau", "delay", "xi", "merge", "outer_momentum", "outer_rate", "bucket_bytes",
-        "group", "timeout_s", "backups", "stale", "staleness_rate", "requeue", "staleness", "ramp",
+        "algorithm", *DECLARED, "requeue",
     ),
     "parameter servers": ("servers", "colocated", "push", "reads", "prefetch"),
     "communication": ("allreduce", "price_as", "chunks", "progress", "network", "deadline_s"),

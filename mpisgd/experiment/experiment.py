@@ -1,11 +1,12 @@
 """The experiment: everything that decides a run's numbers, checked before anything starts."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from allreduce import collectives, files
+from mpisgd import algorithms
 from mpisgd.algorithms import OPTIONS
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.data.augment import AUGMENTS
@@ -15,15 +16,16 @@ from mpisgd.training.learning_rates import SCHEDULES
 from mpisgd.values import options
 from mpisgd.values.errors import UsageError, nearest
 
-# Bytes in a bucket of minibatch-overlap. A message of n bytes wastes 1 / (1 + n / (alpha / beta))
-# of its time on latency; alpha / beta is 62 kB at 25 us and 20 Gbps, so here about a fifth. Larger
-# ones would leave the small nets that CPUs train with nothing to overlap.
-BUCKET = 1 << 18
-
 
 def _option(default: Any, kind: options.Kind, help: str, flag: str | None = None) -> Any:
     """A field with how it is read, what it means and, where it differs, its flag."""
     return field(default=default, metadata={"kind": kind, "help": help, "flag": flag})
+
+
+def _taken(name: str) -> Any:
+    """A field for an option that algorithms have in their signatures."""
+    flag = name.removesuffix("_s").removesuffix("_bytes").replace("_", "-")
+    return _option(None, algorithms.DECLARED[name].kind, algorithms.help(name), flag)
 
 
 def _step_time() -> options.Kind:
@@ -39,39 +41,20 @@ class Experiment:
     """One training run. `None` means not given; `resolved` fills in what follows from the rest."""
 
     algorithm: str = _option("minibatch", own.NAMED["algorithm"], "how ranks learn together")
-    tau: int | None = _option(None, options.whole(1), "local steps between averages [4]")
-    delay: int | str | None = _option(
-        None, options.or_word(options.whole(0), "auto"), "steps an average has time for [1]"
-    )
-    xi: float | None = _option(None, options.number(0, 1), "local update proportion [0.25]")
-    merge: str | None = _option(
-        None, options.one_of(("convex", "delta", "overwrite")), "how an average enters [convex]"
-    )
-    outer_momentum: float | None = _option(
-        None, options.number(0, 1), "of the steps from average to average [0.5]"
-    )
-    outer_rate: float | None = _option(
-        None, options.number(0, above=True), "how far these steps go [1]"
-    )
-    bucket_bytes: int | None = _option(
-        None,
-        options.size(),
-        "gradients all-reduced together while backward goes on [256K]",
-        "bucket",
-    )
+    tau: int | None = _taken("tau")
+    delay: int | str | None = _taken("delay")
+    xi: float | None = _taken("xi")
+    merge: str | None = _taken("merge")
+    bucket_bytes: int | None = _taken("bucket_bytes")
+    backups: int | None = _taken("backups")
+    group: int | None = _taken("group")
+    timeout_s: float | None = _taken("timeout_s")
+    stale: str | None = _taken("stale")
+    staleness_rate: bool | None = _taken("staleness_rate")
+    staleness: int | None = _taken("staleness")
+    ramp: int | None = _taken("ramp")
     servers: int | None = _option(None, options.whole(1, 4096), "shards of the parameters [1]")
     colocated: bool | None = _option(None, options.switch(), "shard s lives on worker s as well")
-    backups: int | None = _option(None, options.whole(0), "workers an update does without [1]")
-    group: int | None = _option(None, options.whole(1), "gradients in an update [workers]")
-    timeout_s: float | None = _option(
-        None, options.duration(), "from its first gradient to the update [1 s]", "timeout"
-    )
-    stale: str | None = _option(
-        None, options.one_of(("finish", "abandon")), "what becomes of out-of-date work [finish]"
-    )
-    staleness_rate: bool | None = _option(
-        None, options.switch(), "a gradient counts 1/max(1, staleness)"
-    )
     push: str | None = _option(
         None, options.one_of(("whole", "layerwise")), "when a shard's gradient leaves [whole]"
     )
@@ -84,10 +67,6 @@ class Experiment:
         None, options.switch(), "the next gradient is computed while parameters are under way"
     )
     requeue: bool | None = _option(None, options.switch(), "a dropped batch is computed again")
-    staleness: int | None = _option(None, options.whole(0), "age of the gradients, in updates [0]")
-    ramp: int | None = _option(
-        None, options.whole(0), "steps in which staleness rises to that [3 epochs]"
-    )
     allreduce: str = _option("butterfly", own.NAMED["allreduce"], "who carries the averages")
     price_as: str | None = _option(
         None, options.one_of(collectives.SCHEDULES), "what --virtual takes for the MPI library's"
@@ -167,7 +146,7 @@ class Experiment:
     ranks: int = field(default=1, metadata={})
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], place: str = "--{}", hint: str = "") -> "Experiment":
+    def read(cls, values: Mapping[str, Any], place: str = "--{}", hint: str = "") -> Self:
         """From field names or flags (also with underscores) and values, text or typed.
 
         `place` says where a value stands, for messages; `hint` is said behind them where an option
@@ -277,7 +256,7 @@ class Experiment:
         if isinstance(delay, int) and tau is not None and delay > tau:
             yield UsageError("--delay", delay, f"at most --tau, which is {tau}")
 
-    def resolved(self, ranks: int, samples: int) -> "Experiment":
+    def resolved(self, ranks: int, samples: int) -> Self:
         """With every default that depends on the rest, or on the data, filled in."""
         takes = own.takes(self.algorithm)
         values = self._defaults()
@@ -302,10 +281,7 @@ class Experiment:
 
     def _defaults(self) -> dict[str, Any]:
         """Of the options that were not given: those that depend on neither ranks nor data."""
-        defaults: dict[str, Any] = {"tau": 4, "delay": 1, "merge": "convex", "xi": 0.25}
-        defaults |= {"backups": 1, "timeout_s": 1.0, "stale": "finish", "staleness_rate": False}
-        defaults |= {"staleness": 0, "bucket_bytes": BUCKET}
-        defaults |= {"outer_momentum": 0.5, "outer_rate": 1.0}
+        defaults = algorithms.defaults(self.algorithm)
         if self.merge is not None:
             defaults["xi"] = {"convex": 0.25, "delta": 1.0, "overwrite": 0.0}[self.merge]
         if self.delay == "auto":
@@ -385,6 +361,15 @@ class Experiment:
     def config(self) -> dict[str, Any]:
         """Plain values, as the result file keeps them."""
         return asdict(self)
+
+
+if not TYPE_CHECKING:  # and a field for each option that none but its algorithms ask for
+    named = {option.name for option in fields(Experiment)}
+    more = [(name, Any, _taken(name)) for name in algorithms.DECLARED if name not in named]
+    about = {"__doc__": Experiment.__doc__, "__module__": __name__}
+    Experiment = make_dataclass(
+        "Experiment", more, bases=(Experiment,), namespace=about, frozen=True
+    )
 
 
 def flag(option: Any) -> str:

@@ -13,7 +13,6 @@ import re
 import sys
 import traceback
 import types
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,11 +23,11 @@ from typing import Any, NamedTuple
 
 from allreduce import files
 from mpisgd.values.errors import UsageError
-from mpisgd.values.options import Kind, number, one_of, switch, whole
+from mpisgd.values.options import Kind
+from mpisgd.values.signatures import NEEDED, TYPES, Option, as_text, read
 
 SYNTAX = "FILE.py:NAME, package.module:NAME"
 LARGEST = 1 << 24  # bytes of a file of code
-NEEDED = inspect.Parameter.empty  # the default of an option that has none
 
 _FILE = re.compile(r"([^\0]+\.py):([^\W\d]\w*)")
 _MODULE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)+):([^\W\d]\w*)")
@@ -50,13 +49,6 @@ REGISTRIES = {
     "allreduce": Registry("all-reduce", "mpisgd.allreduces", 1),
     "straggler": Registry("--straggler", "", 2),
 }
-
-
-class Option(NamedTuple):
-    """A keyword of a plug-in's signature: how its value is read, its default or NEEDED."""
-
-    kind: Kind
-    default: Any
 
 
 @dataclass(frozen=True)
@@ -91,65 +83,16 @@ class Plugin:
         """Its keywords as options, without those that it gets from elsewhere, and without those
         whose default is of a type that no text can say."""
         found = {}
+        home = vars(sys.modules.get(getattr(self.target, "__module__", ""), types))
         for name, parameter in self.parameters().items():
             if name not in besides:
-                kind = self._kind(parameter)
-                if kind is None and parameter.default is NEEDED:
+                with told(self.file):
+                    option = read(parameter, home)
+                if option is None and parameter.default is NEEDED:
                     raise UsageError(f"{self.name}: {name}", None, f"typed as none of {TYPES}")
-                if kind is not None:
-                    found[name] = Option(kind, parameter.default)
+                if option is not None:
+                    found[name] = option
         return found
-
-    def _kind(self, parameter: inspect.Parameter) -> Kind | None:
-        note, default = parameter.annotation, parameter.default
-        if note is NEEDED:
-            note = str if default is NEEDED or default is None else type(default)
-        elif isinstance(note, str):
-            home = sys.modules.get(getattr(self.target, "__module__", ""))
-            with told(self.file):
-                (note,) = typing.get_type_hints(_Noted(note), vars(home) if home else {}).values()
-        kind = kind_of(note)
-        return or_none(kind) if kind is not None and default is None else kind
-
-
-class _Noted:
-    """Something with one annotation, for typing to read."""
-
-    def __init__(self, note: str):
-        self.__annotations__ = {"it": note}
-
-
-TYPES = "int, float, bool, str, Literal and Optional of these"
-_KINDS = {
-    int: whole(-(1 << 62))._replace(allowed="a whole number"),
-    float: number(-sys.float_info.max)._replace(allowed="a finite number"),
-    bool: switch(),
-    str: Kind("a text", str),
-}
-
-
-def kind_of(note: Any) -> Kind | None:
-    """How a value of that annotation is read, from a text or typed; None for one of no TYPES."""
-    origin, arguments = typing.get_origin(note), typing.get_args(note)
-    if origin is typing.Literal:
-        known = {as_text(value): value for value in arguments}
-        return one_of(known)._replace(parse=lambda v: known[one_of(known).parse(as_text(v))])
-    if origin in (typing.Union, types.UnionType) and type(None) in arguments:
-        others = [each for each in arguments if each is not type(None)]
-        inner = kind_of(others[0]) if len(others) == 1 else None
-        return None if inner is None else or_none(inner)
-    return _KINDS.get(note) if isinstance(note, type) else None
-
-
-def or_none(kind: Kind) -> Kind:
-    """`kind`, or `none`."""
-    allowed = kind.allowed.removesuffix(", or none") + ", or none"
-    return Kind(allowed, lambda v: None if v in (None, "none") else kind.parse(v))
-
-
-def as_text(value: Any) -> str:
-    """An option's value as `--set NAME=` has it."""
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def is_path(name: str) -> bool:
