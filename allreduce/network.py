@@ -17,6 +17,7 @@ TCP streams do, and a send that needs no handshake is complete once it is posted
 import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -197,8 +198,25 @@ def bursts(network: Network, size: int) -> Callable[[int], float]:
 # 12 GB/s for one core of a server); MPI's usual eager limit is 64 KiB.
 # h100-ndr: NVLink 4, 450 GB/s a direction, and one 400 Gbps Infiniband port a GPU (NVIDIA data
 # sheets), 3 us and 2 us with GPUDirect.
+# eth*, ib*: servers of 8 devices that share one port, without the cost of sums. Ethernet and
+# Infiniband by their nominal rates (Infiniband of 70 Gbps: PALEO's public code), PCIe 3 x16 as in
+# PALEO, NVLink 3 and 4 at 300 and 450 GB/s a direction (NVIDIA data sheets). The first have no
+# latency, as in PALEO and the DaSGD paper; the others carry a typical one.
 # lab: hosts that are network namespaces, 200 Mbit/s each; TCP carries 1448 bytes in frames of
 # 1514. Measure it with `calibrate` where it matters.
+def _servers(name: str, gbps: float, inside_gbytes: float, latency_s: float = 0.0) -> Network:
+    rate = gbps * 1e9 / 8
+    return Network(
+        name,
+        latency_s=latency_s,
+        bandwidth_Bps=rate,
+        ranks_per_node=8,
+        uplink_Bps=rate,
+        node_latency_s=latency_s,
+        node_bandwidth_Bps=inside_gbytes * 1e9,
+    )
+
+
 PRESETS: dict[str, Network] = {
     "ideal": Network("ideal"),
     "ethernet-10g": Network(
@@ -251,36 +269,56 @@ PRESETS: dict[str, Network] = {
         look_s=2e-6,
         eager_limit_B=65536,
     ),
+    "eth1-pcie3": _servers("eth1-pcie3", 1, 16),
+    "eth10-pcie3": _servers("eth10-pcie3", 10, 16),
+    "eth20-pcie3": _servers("eth20-pcie3", 20, 16),
+    "ib70-pcie3": _servers("ib70-pcie3", 70, 16),
+    "ib-edr-pcie3": _servers("ib-edr-pcie3", 100, 16, 2e-6),
+    "ib-hdr-nvlink3": _servers("ib-hdr-nvlink3", 200, 300, 2e-6),
+    "ib-ndr-nvlink4": _servers("ib-ndr-nvlink4", 400, 450, 2e-6),
 }
 
 
-def network(name_or_path: str) -> Network:
-    """A preset, or the network in a TOML file (a path that ends in .toml).
+def network(text: str) -> Network:
+    """A preset, the network in a TOML file (a path that ends in .toml), or `key=value,...`.
 
-    The file holds fields of Network, all optional, may start from a preset (`preset = "lab"`) and
-    may carry a table [calibration], which is for others to read.
+    File and pairs hold fields of Network, all optional, and may start from a preset (`preset =
+    "lab"`); a file may carry a table [calibration], which is for others to read.
     NetworkError, in one line, if there is no such preset or file, or it has unknown keys.
     """
-    if name_or_path in PRESETS:
-        return PRESETS[name_or_path]
-    if not name_or_path.endswith(".toml"):
-        if os.path.exists(name_or_path):
-            raise NetworkError(f"network file {name_or_path!r}: must be a file that ends in .toml")
+    if text in PRESETS:
+        return PRESETS[text]
+    if text.endswith(".toml"):
+        place = f"network file {text!r}"
+        try:
+            values = files.toml(text)
+        except files.Unreadable as error:
+            raise NetworkError(f"{place}: {error}") from None
+        values = {"name": Path(text).stem, **values}
+        values.pop("calibration", None)
+    elif "=" in text:
+        place = f"network {text!r}"
+        pairs = (part.partition("=") for part in text.split(","))
+        values = {key.strip(): _value(value.strip()) for key, _, value in pairs}
+    elif os.path.exists(text):
+        raise NetworkError(f"network file {text!r}: must be a file that ends in .toml")
+    else:
+        known = ", ".join(PRESETS)
         raise NetworkError(
-            f"no network named {name_or_path!r}: choose from {', '.join(PRESETS)}, or a .toml file"
+            f"no network named {text!r}: choose from {known}, or a .toml file, or key=value,..."
         )
-    try:
-        values = files.toml(name_or_path)
-    except files.Unreadable as error:
-        raise NetworkError(f"network file {name_or_path!r}: {error}") from None
-    values.pop("calibration", None)
     base = values.pop("preset", "ideal")
     if base not in PRESETS:
-        raise NetworkError(
-            f"network file {name_or_path!r}: preset {base!r}: choose from {', '.join(PRESETS)}"
-        )
-    _check_keys(f"network file {name_or_path!r}", values, "preset")
-    return replace(PRESETS[base], **{"name": Path(name_or_path).stem, **values})
+        raise NetworkError(f"{place}: preset {base!r}: choose from {', '.join(PRESETS)}")
+    _check_keys(place, values, "preset")
+    return replace(PRESETS[base], **values)
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _check_keys(place: str, values: Mapping[str, Any], *more: str) -> None:

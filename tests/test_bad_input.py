@@ -195,7 +195,7 @@ PREDICT = [
     ("--algorithms adam", ["--algorithms", "'adam'", "dasgd"]),
     ("--show all", ["--show", "'all'", "epochs"]),
     ("--figure x.bmp", ["--figure", "'x.bmp'", ".png"]),
-    ("--network name=x,bandwidth_Gbps=nan", ["--network", "bandwidth_Gbps", "'nan'", "> 0"]),
+    ("--network name=x,bandwidth_Bps=nan", ["--network", "bandwidth_Bps", "nan", "> 0"]),
 ]
 TIMES = "--step-time 1ms --all-reduce-time 1ms "
 ADVISE = [

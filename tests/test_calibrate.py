@@ -62,9 +62,8 @@ def test_several_ranks_a_host_share_its_uplink():
 
 def test_the_closed_forms_take_it_too(file):
     found = networks.find(str(file))
-    assert found.bandwidth_Gbps == pytest.approx(0.2)
-    assert (found.server_size, found.sum_s_per_byte) == (1, 1e-10)
-    assert networks.find("titanx-20g").bandwidth_Gbps == pytest.approx(20)
+    assert networks.between(found).gbps == pytest.approx(0.2)
+    assert (found.ranks_per_node, found.sum_s_per_B) == (1, 1e-10)
 
 
 @pytest.mark.parametrize(("batch", "seconds"), [(4, 0.01), (8, 0.01), (20, 0.015), (64, 0.04)])

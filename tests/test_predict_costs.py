@@ -1,17 +1,16 @@
 """The cost formulas of all-reduces against their oracles and laws."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allreduce.network import PRESETS, Network
 from mpisgd.predict import costs
-from mpisgd.predict.networks import NETWORKS, Network
 from mpisgd.values.errors import UsageError
 
-ETH20 = NETWORKS["eth20-pcie3"]
+ETH20 = PRESETS["eth20-pcie3"]
 MESSAGE = 102e6
 
 
@@ -24,9 +23,8 @@ MESSAGE = 102e6
     ],
 )
 def test_flat_costs(algorithm, expected):
-    flat = replace(ETH20, topology="flat")
     for ranks, milliseconds in zip((1, 2, 3, 5, 8), expected, strict=True):
-        seconds = costs.allreduce_s(algorithm, ranks, MESSAGE, flat)
+        seconds = costs.allreduce_s(algorithm, ranks, MESSAGE, ETH20, topology="flat")
         assert seconds == pytest.approx(milliseconds / 1e3, rel=1e-9, abs=1e-15)
 
 
@@ -42,7 +40,7 @@ def test_flat_costs(algorithm, expected):
     ],
 )
 def test_leader_costs(gbps, ranks, milliseconds):
-    network = NETWORKS[f"eth{gbps}-pcie3"]
+    network = PRESETS[f"eth{gbps}-pcie3"]
     seconds = costs.allreduce_s("butterfly", ranks, MESSAGE, network)
     assert seconds == pytest.approx(milliseconds / 1e3, rel=1e-9)
     tree = costs.allreduce_s("tree", ranks, MESSAGE, network)
@@ -55,13 +53,13 @@ def test_hierarchical_halving_doubling():
 
 
 def test_shared_nic_takes_the_servers_size_longer_between_servers():
-    shared = replace(ETH20, topology="shared-nic")
+    shared = {"topology": "shared-nic"}
     inside = costs.allreduce_s("butterfly", 8, MESSAGE, ETH20)
     between = costs.allreduce_s("butterfly", 32, MESSAGE, ETH20) - inside
-    assert costs.allreduce_s("butterfly", 32, MESSAGE, shared) == pytest.approx(
+    assert costs.allreduce_s("butterfly", 32, MESSAGE, ETH20, **shared) == pytest.approx(
         inside + 8 * between, rel=1e-9
     )
-    assert costs.allreduce_s("butterfly", 8, MESSAGE, shared) == inside
+    assert costs.allreduce_s("butterfly", 8, MESSAGE, ETH20, **shared) == inside
 
 
 @pytest.mark.parametrize(
@@ -80,10 +78,11 @@ def test_shared_nic_takes_the_servers_size_longer_between_servers():
 )
 @pytest.mark.parametrize("ranks", [2, 4, 64, 1024])
 def test_alpha_beta_gamma(algorithm, form, ranks):
-    network = Network("test", 8.0, latency_s=3e-6, sum_s_per_byte=2e-10, topology="flat")
+    network = Network("test", 3e-6, 1e9, sum_s_per_B=2e-10)
     nbytes = 1e6
     expected = form(ranks, round(math.log2(ranks)), 3e-6, nbytes / 1e9, nbytes * 2e-10)
-    assert costs.allreduce_s(algorithm, ranks, nbytes, network) == pytest.approx(expected, rel=1e-9)
+    seconds = costs.allreduce_s(algorithm, ranks, nbytes, network, topology="flat")
+    assert seconds == pytest.approx(expected, rel=1e-9)
 
 
 @given(st.sampled_from(sorted(costs.COSTS)), st.integers(1, 5000))

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allreduce.network import PRESETS
 from mpisgd.predict import costs, epoch, nets, paleo, study
 from mpisgd.predict.devices import DEVICES
 from mpisgd.predict.epoch import Bucket, Conditions, averaging_cost, overlap_cost
-from mpisgd.predict.networks import NETWORKS
 from mpisgd.values.errors import UsageError
 
 TITANX = DEVICES["titanx"]
-ETH20 = NETWORKS["eth20-pcie3"]
+ETH20 = PRESETS["eth20-pcie3"]
 PALEO_NET = nets.layers("resnet50-paleo")
 MESSAGE = 102e6
 TIMES = st.floats(1e-6, 1e3)
@@ -190,9 +190,9 @@ def test_delay_equal_to_tau_is_allowed_and_beyond_is_not():
     assert (row["tau"], row["delay"], row["effective_share"]) == (2, 2, pytest.approx(0.25))
     with pytest.raises(UsageError, match="--delay 3: at most tau = 2"):
         asked(tau=2, delay=3)
-    slow = replace(ETH20, bandwidth_Gbps=0.1, topology="flat")
+    slow = replace(ETH20, bandwidth_Bps=0.1e9 / 8)
     with pytest.raises(UsageError, match="--delay"):
-        list(study.epoch_rows(study.Study(TITANX, slow, workers=(64,), tau=2)))
+        list(study.epoch_rows(study.Study(TITANX, slow, workers=(64,), tau=2, topology="flat")))
 
 
 def test_work_that_is_all_thrown_away_takes_for_ever():

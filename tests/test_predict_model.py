@@ -2,9 +2,9 @@
 
 import pytest
 
+from allreduce.network import Network
 from mpisgd.predict import devices, nets, networks, paleo
 from mpisgd.predict.devices import DEVICES, Device
-from mpisgd.predict.networks import Network
 from mpisgd.values.errors import UsageError
 
 TITANX = DEVICES["titanx"]
@@ -111,8 +111,8 @@ def test_own_device_and_network(tmp_path):
     assert devices.find(str(file)) == Device("mine", 100.0, 20.0, 8.0)
     pairs = "name=x,peak_GFLOPS=100,bandwidth_GBps=20,memory_GB=8"
     assert devices.find(pairs) == Device("x", 100.0, 20.0, 8.0)
-    net = networks.find("name=lab,bandwidth_Gbps=0.2,latency_s=1e-4,server_size=1,topology=flat")
-    assert net == Network("lab", 0.2, 1e-4, server_size=1, topology="flat")
+    net = networks.find("name=lab,bandwidth_Bps=25e6,latency_s=1e-4,ranks_per_node=2")
+    assert net == Network("lab", 1e-4, 25e6, ranks_per_node=2)
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,11 @@ def test_device_refuses(text, words):
 
 def test_network_refuses(tmp_path):
     broken = tmp_path / "broken.toml"
-    broken.write_text("bandwidth_Gbps = \n")
+    broken.write_text("bandwidth_Bps = \n")
     with pytest.raises(UsageError, match="not TOML"):
         networks.find(str(broken))
-    with pytest.raises(UsageError, match="topology 'star'"):
-        Network("x", 1.0, topology="star")
-    with pytest.raises(UsageError, match="server_size"):
-        Network("x", 1.0, server_size=0)
-    with pytest.raises(UsageError, match="latency_s"):
-        Network("x", 1.0, latency_s=-1.0)
+    with pytest.raises(UsageError, match="--topology 'star'"):
+        networks.check("star")
+    for pair in ("ranks_per_node=0", "latency_s=-1.0", "speed=1", "bandwidth_Bps=fast", "preset=x"):
+        with pytest.raises(UsageError, match=pair.partition("=")[0]):
+            networks.find(f"name=x,{pair}")

@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from allreduce.network import Network
 from mpisgd.predict import devices, epoch, nets, networks, options, study
 from mpisgd.predict.advice import caution
 from mpisgd.predict.costs import COSTS
@@ -138,24 +139,25 @@ def study_of(arguments: argparse.Namespace) -> study.Study:
     )
 
 
-def _servers(network: networks.Network) -> str:
+def _servers(network: Network) -> str:
     """How many devices a server has, and how they are joined if there are several."""
-    if network.server_size == 1:
+    if network.ranks_per_node == 1:
         return "one device a server"
-    return f"servers of {network.server_size} at {network.server_bandwidth_GBps:g} GB/s"
+    return f"servers of {network.ranks_per_node} at {networks.inside(network).gbytes:g} GB/s"
 
 
 def heading(asked: study.Study) -> str:
     """What every row of a text table has in common."""
     device, network, conditions = asked.device, asked.network, asked.conditions
+    link = networks.between(network)
     parts = [
         f"model, not measured, not from a paper; {asked.scaling} scaling, batch {asked.batch}"
         f"{' a rank' if asked.scaling == 'weak' else ' of all ranks'}, {asked.samples} samples",
         f"device {device.name}: {device.peak_GFLOPS:g} GFLOPS, {device.bandwidth_GBps:g} GB/s; "
         f"peak share {asked.peak_share:g}, {asked.compute}"
         f"{', pipelined' if asked.pipelined else ''}",
-        f"network {network.name}: {network.topology}, {network.bandwidth_Gbps:g} Gbps, latency "
-        f"{network.latency_s:g} s, sum {network.sum_s_per_byte:g} s/byte, {_servers(network)}; "
+        f"network {network.name}: {asked.topology}, {link.gbps:g} Gbps, latency "
+        f"{link.latency_s:g} s, sum {link.sum_s_per_byte:g} s/byte, {_servers(network)}; "
         f"{asked.rounding}",
         f"merge {asked.merge}, xi {asked.xi:g}; progress {conditions.progress:g}, slowdown "
         f"{conditions.slowdown:g}, noise {conditions.noise:g}; buckets of "

@@ -13,7 +13,8 @@ compared with. `bound` is what no algorithm can beat.
 from math import ceil
 from typing import NamedTuple
 
-from mpisgd.predict.networks import Network
+from allreduce.network import Network
+from mpisgd.predict.networks import Link, between, check, inside
 from mpisgd.values.errors import UsageError
 from mpisgd.values.quantities import LARGEST_BYTES, number, whole
 from mpisgd.values.registry import resolve
@@ -38,14 +39,6 @@ class Counts(NamedTuple):
     messages: float
     volume: float
     sums: float
-
-
-class Link(NamedTuple):
-    """Bandwidth in bytes/s, latency in s, gamma in s/byte."""
-
-    bandwidth: float
-    latency_s: float
-    sum_s_per_byte: float
 
 
 def log2_ceil(ranks: int) -> int:
@@ -111,22 +104,25 @@ def counts(algorithm: str, ranks: int, rounding: str = "ceil") -> Counts:
     return form(ranks)
 
 
-def levels(ranks: int, network: Network) -> list[tuple[int, Link]]:
-    """(ranks, link) of each all-reduce that one all-reduce of `ranks` consists of."""
-    between = Link(network.bandwidth_Gbps * 1e9 / 8, network.latency_s, network.sum_s_per_byte)
-    if network.topology == "flat":
-        return [(ranks, between)]
-    inside = Link(
-        network.server_bandwidth_GBps * 1e9, network.server_latency_s, network.sum_s_per_byte
-    )
-    if network.topology == "shared-nic":
-        between = between._replace(bandwidth=between.bandwidth / network.server_size)
-    servers = ceil(ranks / network.server_size)
-    return [(min(ranks, network.server_size), inside), (servers, between)]
+def levels(ranks: int, network: Network, topology: str = "leader") -> list[tuple[int, Link]]:
+    """(ranks, link) of each all-reduce that one all-reduce of `ranks` consists of; topology: one of
+    networks.TOPOLOGIES. Raises UsageError for another."""
+    check(topology)
+    outer, size = between(network), network.ranks_per_node
+    if topology == "flat":
+        return [(ranks, outer)]
+    if topology == "shared-nic":
+        outer = outer._replace(bandwidth=outer.bandwidth / size)
+    return [(min(ranks, size), inside(network)), (ceil(ranks / size), outer)]
 
 
 def allreduce_s(
-    algorithm: str, ranks: int, nbytes: float, network: Network, rounding: str = "ceil"
+    algorithm: str,
+    ranks: int,
+    nbytes: float,
+    network: Network,
+    rounding: str = "ceil",
+    topology: str = "leader",
 ) -> float:
     """Seconds of one all-reduce of `nbytes` over `ranks`; 0 for one rank.
 
@@ -134,7 +130,7 @@ def allreduce_s(
     """
     number("bytes", nbytes, high=LARGEST_BYTES)
     total = 0.0
-    for members, link in levels(whole("ranks", ranks), network):
+    for members, link in levels(whole("ranks", ranks), network, topology):
         count = counts(algorithm, members, rounding)
         total += count.messages * link.latency_s
         total += count.volume * nbytes / link.bandwidth

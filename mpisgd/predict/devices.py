@@ -6,9 +6,14 @@ rate of the CUDA cores without tensor cores, because the model counts FP32 opera
 job uses TF32 or BF16 tensor cores, describe your own device with that rate.
 """
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
-from mpisgd.predict.records import find as find_record
+from allreduce import files
+from mpisgd.values.errors import UsageError
 from mpisgd.values.quantities import number
 
 
@@ -38,5 +43,38 @@ DEVICES = {
 
 
 def find(text: str, place: str = "--device") -> Device:
-    """The device `text` names: a preset, a TOML file or `name=...,peak_GFLOPS=...,...`."""
-    return find_record(Device, DEVICES, text, place)
+    """The device `text` names: a preset, a TOML file or `name=...,peak_GFLOPS=...,...`.
+
+    Raises UsageError naming `place` for an unknown name or key, and for an unreadable file.
+    """
+    if text in DEVICES:
+        return DEVICES[text]
+    if text.endswith(".toml"):
+        return _build({"name": Path(text).stem, **_read(text, place)}, f"{place} {text}")
+    if "=" in text:
+        pairs = [part.partition("=") for part in text.split(",")]
+        return _build({key.strip(): value.strip() for key, _, value in pairs}, place)
+    if os.path.exists(text):
+        raise UsageError(place, text, "must be a file that ends in .toml")
+    raise UsageError(place, text, f"a .toml file, key=value,..., or one of {', '.join(DEVICES)}")
+
+
+def _build(values: Mapping[str, Any], place: str) -> Device:
+    known = [field.name for field in fields(Device)]
+    for key in values:
+        if key not in known:
+            raise UsageError(place, key, f"keys are {', '.join(known)}")
+    for key in known:
+        if key not in values:
+            raise UsageError(place, None, f"lacks {key}")
+    try:
+        return Device(**values)
+    except UsageError as mistake:
+        raise UsageError(f"{place}: {mistake}") from None
+
+
+def _read(path: str, place: str) -> dict[str, Any]:
+    try:
+        return files.toml(path)
+    except files.Unreadable as error:
+        raise UsageError(place, path, str(error)) from None

@@ -1,9 +1,9 @@
 """The options that `predict` and `advise` share, and what they mean."""
 
 import argparse
-from dataclasses import replace
 from typing import Any
 
+from allreduce.network import PRESETS, Network, NetworkError
 from mpisgd.predict import calibration, devices, networks
 from mpisgd.predict.costs import ROUNDING
 from mpisgd.predict.epoch import Conditions
@@ -12,13 +12,8 @@ from mpisgd.training.effective import MERGES
 from mpisgd.values import quantities
 from mpisgd.values.errors import UsageError
 
-# Fields of the simulator's networks that the closed forms do not see, and those that each of the
-# model's own takes the place of.
+# Fields of networks that the closed forms do not see.
 NOT_SEEN = {"look_s", "burst_B", "eager_limit_B", calibration.STEP}
-INSTEAD_OF = {
-    "latency_s": ("latency_s",), "bandwidth_Gbps": ("bandwidth_Bps",),
-    "sum_s_per_byte": ("sum_s_per_B",), "server_bandwidth_GBps": ("node_bandwidth_Bps",),
-}  # fmt: skip
 
 
 def add_cluster(
@@ -33,8 +28,8 @@ def add_cluster(
 
     spec = "a .toml file, key=value,..., or one of"
     add("--device", default=device, help=f"{spec} {', '.join(devices.DEVICES)}")
-    add("--network", default=network, help=f"{spec} {', '.join(networks.NETWORKS)}")
-    add("--topology", help=f"one of {', '.join(networks.TOPOLOGIES)} (default: the network's)")
+    add("--network", default=network, help=f"{spec} {', '.join(PRESETS)}")
+    add("--topology", default="leader", help=f"one of {', '.join(networks.TOPOLOGIES)} (leader)")
     add("--bandwidth", metavar="GBPS", help="of the link between servers, decimal Gbit/s")
     add("--latency", metavar="TIME", help="of a message between servers, as in 2us")
     add("--sum-cost", metavar="TIME", help="to sum one received byte, as in 0.1ns")
@@ -61,31 +56,28 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
     add("--merge", default="convex", help=f"one of {', '.join(MERGES)} (convex)")
 
 
-def network(arguments: argparse.Namespace, text: str) -> networks.Network:
+def network(arguments: argparse.Namespace, text: str) -> Network:
     """The network `text` names, with the overriding options. Raises UsageError."""
     changes: dict[str, Any] = {}
     place = quantities.number
-    if arguments.topology is not None:
-        if arguments.topology not in networks.TOPOLOGIES:
-            allowed = f"choose from {', '.join(networks.TOPOLOGIES)}"
-            raise UsageError("--topology", arguments.topology, allowed)
-        changes["topology"] = arguments.topology
     if arguments.bandwidth is not None:
-        changes["bandwidth_Gbps"] = place("--bandwidth", arguments.bandwidth, open_low=True)
+        rate = place("--bandwidth", arguments.bandwidth, open_low=True) * 1e9 / 8
+        changes |= {"bandwidth_Bps": rate, "uplink_Bps": rate}
     if arguments.server_bandwidth is not None:
-        changes["server_bandwidth_GBps"] = place(
-            "--server-bandwidth", arguments.server_bandwidth, open_low=True
-        )
+        inside = place("--server-bandwidth", arguments.server_bandwidth, open_low=True)
+        changes["node_bandwidth_Bps"] = inside * 1e9
     if arguments.latency is not None:
         changes["latency_s"] = quantities.duration("--latency", arguments.latency)
     if arguments.sum_cost is not None:
-        changes["sum_s_per_byte"] = quantities.duration("--sum-cost", arguments.sum_cost)
+        changes["sum_s_per_B"] = quantities.duration("--sum-cost", arguments.sum_cost)
     if arguments.server_size is not None:
-        changes["server_size"] = quantities.whole("--server-size", arguments.server_size)
-    found = replace(networks.find(text), **changes)
-    given = {field for key in changes for field in INSTEAD_OF.get(key, ())}
-    calibration.tell(text, unused=given | NOT_SEEN)
-    return found
+        changes["ranks_per_node"] = quantities.whole("--server-size", arguments.server_size)
+    found = networks.find(text)
+    calibration.tell(text, unused=changes.keys() | NOT_SEEN)
+    try:
+        return found.with_(**changes)
+    except NetworkError as error:
+        raise UsageError("--network", text, str(error)) from None
 
 
 def conditions(arguments: argparse.Namespace) -> Conditions:
@@ -111,6 +103,7 @@ def shared(arguments: argparse.Namespace) -> dict[str, Any]:
         "merge": arguments.merge,
         "nbytes": None if nbytes is None else quantities.size("--bytes", nbytes),
         "bucket_bytes": quantities.size("--bucket", arguments.bucket),
+        "topology": arguments.topology,
         "rounding": arguments.rounding,
         "peak_share": quantities.number(
             "--peak-share", arguments.peak_share, high=1.0, open_low=True

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from mpisgd.predict import costs, epoch, nets, paleo
+from allreduce.network import Network
+from mpisgd.predict import costs, epoch, nets, networks, paleo
 from mpisgd.predict.devices import Device
-from mpisgd.predict.networks import Network
 from mpisgd.training.effective import effective_share
 from mpisgd.values.errors import UsageError
 from mpisgd.values.quantities import number, whole
@@ -44,6 +44,7 @@ class Study:
     merge: str = "convex"
     nbytes: float | None = None
     bucket_bytes: float = 25e6
+    topology: str = "leader"
     rounding: str = "ceil"
     peak_share: float = 1.0
     pipelined: bool = False
@@ -53,6 +54,7 @@ class Study:
     def __post_init__(self) -> None:
         whole("--batch", self.batch)
         whole("--samples", self.samples)
+        networks.check(self.topology)
         epoch.check_merge(self.xi, self.merge)
         if self.scaling not in SCALINGS:
             raise UsageError("--scaling", self.scaling, f"choose from {', '.join(SCALINGS)}")
@@ -120,7 +122,7 @@ class Case:
         """Seconds of an all-reduce of `nbytes`."""
         study = self.study
         return costs.allreduce_s(
-            self.allreduce, self.workers, nbytes, study.network, study.rounding
+            self.allreduce, self.workers, nbytes, study.network, study.rounding, study.topology
         )
 
     @cached_property
@@ -185,7 +187,7 @@ def setting(case: Case) -> dict[str, Any]:
         "net": case.net,
         "device": study.device.name,
         "network": study.network.name,
-        "topology": study.network.topology,
+        "topology": study.topology,
         "allreduce": case.allreduce,
         "rounding": study.rounding,
         "scaling": study.scaling,
@@ -198,19 +200,20 @@ def setting(case: Case) -> dict[str, Any]:
 
 def assumptions(study: Study) -> dict[str, Any]:
     """The columns that repeat what was asked for, so that a row can be read alone."""
-    network, device, conditions = study.network, study.device, study.conditions
+    device, conditions = study.device, study.conditions
+    between, inside = networks.between(study.network), networks.inside(study.network)
     return {
         "peak_GFLOPS": device.peak_GFLOPS,
         "memory_GBps": device.bandwidth_GBps,
         "peak_share": study.peak_share,
         "pipelined": study.pipelined,
         "compute": study.compute,
-        "bandwidth_Gbps": network.bandwidth_Gbps,
-        "latency_s": network.latency_s,
-        "sum_s_per_byte": network.sum_s_per_byte,
-        "server_size": network.server_size,
-        "server_bandwidth_GBps": network.server_bandwidth_GBps,
-        "server_latency_s": network.server_latency_s,
+        "bandwidth_Gbps": between.gbps,
+        "latency_s": between.latency_s,
+        "sum_s_per_byte": between.sum_s_per_byte,
+        "server_size": study.network.ranks_per_node,
+        "server_bandwidth_GBps": inside.gbytes,
+        "server_latency_s": inside.latency_s,
         "bucket_bytes": study.bucket_bytes,
         "samples": study.samples,
         "merge": study.merge,

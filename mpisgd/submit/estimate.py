@@ -15,16 +15,15 @@ compute the steps of all workers one after the other on one `device`, and send n
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
+from allreduce.network import Network
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.predict import costs, devices, epoch, nets, networks, paleo
 from mpisgd.predict.devices import Device
 from mpisgd.predict.nets import small
 from mpisgd.predict.nets.language import Layer, Net, lower
-from mpisgd.predict.networks import Network
 from mpisgd.submit.runs import GridRun
 from mpisgd.values.errors import UsageError, nearest
 from mpisgd.values.quantities import number, whole
@@ -145,8 +144,7 @@ def _inner(allreduce: str) -> str:
 
 def _served_s(step_s: float, nbytes: float, experiment: Any, network: Network) -> float:
     """A step's gradient, then the shards of all workers to and from each server in turn."""
-    rate = network.bandwidth_Gbps * 1e9 / 8
+    link = networks.between(network)
     shard = nbytes / experiment.servers
     messages = 2 * experiment.workers
-    assert 0 < rate < inf
-    return step_s + messages * (shard / rate + network.latency_s)
+    return step_s + messages * (shard / link.bandwidth + link.latency_s)
