@@ -1,12 +1,15 @@
 """NumPy or CuPy: the one module that knows which array lives where.
 
 A *memory* is what `of(array)` returns: where the array's bytes are and how to work on them.
-Device work is queued on the stream that was current when the memory was made; `fence()` says
+Device work is queued on the stream that was current when the memory was made, or on one of its
+own (`beside()`), whichever thread asks for it and whatever its current device is; `fence()` says
 when all that was queued so far is done.
 """
 
+import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -57,6 +60,20 @@ class Host:
         """The values on the host, waited for; the same array if it is there."""
         return array
 
+    def asarray(self, values: Any) -> Any:
+        """Values of the host as an array of this memory; they may be changed at once."""
+        return np.asarray(values)
+
+    sum = staticmethod(np.add.reduce)
+    largest = staticmethod(np.maximum.reduce)
+
+    def beside(self) -> "Host":
+        """The same memory with a stream of its own, which waits for no other unless it is told."""
+        return self
+
+    def follow(self) -> None:
+        """Let what is queued from now on wait for all that is queued on the caller's stream."""
+
     def copy(self, target: Any, source: Any) -> None:
         target[...] = source
 
@@ -75,62 +92,120 @@ class Host:
         return None
 
 
+NOT_READY = 600  # cudaErrorNotReady: what an event says that has not happened yet
+
+
 class Device(Host):
-    """Arrays with `__cuda_array_interface__`, worked on by the module they come from."""
+    """Arrays with `__cuda_array_interface__`, worked on by CuPy, or a module with its names.
+
+    `number`: the device, which is made the current one for each call: threads begin on device 0.
+    """
 
     block = sys.maxsize
 
-    def __init__(self, module: Any):
-        self.module = module
-        self.name = module.__name__
-        self.stream = module.cuda.get_current_stream()
+    def __init__(self, module: Any, number: int, stream: Any = None):
+        self.module, self.name, self.number = module, module.__name__, number
+        with module.cuda.Device(number):
+            self.stream = module.cuda.get_current_stream() if stream is None else stream
+        self._events: list[Any] = []  # those that have happened
+        self._before: Any = None
+
+    @contextmanager
+    def queueing(self) -> Iterator[Any]:
+        """Inside, the module's work goes to this device and stream."""
+        with self.module.cuda.Device(self.number), self.stream:
+            yield self.module
 
     def empty(self, count: int | tuple[int, ...], dtype: np.dtype) -> Any:
-        with self.stream:
-            return self.module.empty(count, dtype)
+        with self.queueing() as module:
+            return module.empty(count, dtype)
 
     def zeros(self, count: int | tuple[int, ...], dtype: np.dtype) -> Any:
-        with self.stream:
-            return self.module.zeros(count, dtype)
+        with self.queueing() as module:
+            return module.zeros(count, dtype)
 
     def put(self, target: Any, values: Any) -> None:
-        target.set(np.ascontiguousarray(values, target.dtype), stream=self.stream)
-        self.stream.synchronize()
+        with self.queueing() as module:
+            target[...] = module.asarray(np.asarray(values, target.dtype))
 
     def get(self, array: Any) -> np.ndarray:
-        return array.get(stream=self.stream)
+        with self.queueing():
+            return array.get(stream=self.stream)
+
+    def asarray(self, values: Any) -> Any:
+        with self.queueing() as module:
+            return module.asarray(values)
+
+    @staticmethod
+    def sum(array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False):  # type: ignore[override]
+        return array.sum(axis, dtype, out, keepdims)
+
+    @staticmethod
+    def largest(array: Any, axis: Any = 0, out: Any = None, keepdims: bool = False) -> Any:  # type: ignore[override]
+        return array.max(axis, out, keepdims)
+
+    def beside(self) -> "Device":
+        with self.module.cuda.Device(self.number):
+            stream = self.module.cuda.Stream(non_blocking=True)
+        return Device(self.module, self.number, stream)
+
+    def follow(self) -> None:
+        with self.module.cuda.Device(self.number):
+            if self._before is None:
+                self._before = self.module.cuda.Event(disable_timing=True)
+            self._before.record(self.module.cuda.get_current_stream())
+            self.stream.wait_event(self._before)
 
     def copy(self, target: Any, source: Any) -> None:
-        with self.stream:
+        with self.queueing():
             target[...] = source
 
     def add(self, target: Any, other: Any) -> None:
-        with self.stream:
-            self.module.add(target, other, out=target)
+        with self.queueing() as module:
+            module.add(target, other, out=target)
 
     def divide(self, target: Any, divisor: int) -> None:
-        with self.stream:
-            self.module.divide(target, target.dtype.type(divisor), out=target)
+        with self.queueing() as module:
+            module.divide(target, target.dtype.type(divisor), out=target)
 
     def octets(self, array: Any) -> Any:
         return array.view(self.module.uint8)
 
     def fence(self) -> Poll:
-        """A poll that is true once everything queued before it is done. It never waits."""
-        event = self.module.cuda.Event()
-        event.record(self.stream)
-        return lambda: bool(event.done)
+        """A poll that is true once everything queued before it is done. It never waits, and raises
+        the device's error, by its name, if there was one."""
+        cuda, happened = self.module.cuda, False
+        with cuda.Device(self.number):
+            event = self._events.pop() if self._events else cuda.Event(disable_timing=True)
+            event.record(self.stream)
+
+        def poll() -> bool:
+            nonlocal happened
+            if not happened:
+                status = cuda.runtime.eventQuery(event.ptr)
+                if status == NOT_READY:
+                    return False
+                if status:  # Event.done would say that it has not happened yet, for ever
+                    raise cuda.runtime.CUDARuntimeError(status)
+                happened = True
+                self._events.append(event)
+            return True
+
+        return poll
 
     def pinned(self, count: int, dtype: np.dtype) -> np.ndarray:
         """Page-locked host memory, which the device reads and writes by itself."""
-        memory = self.module.cuda.alloc_pinned_memory(max(1, count) * dtype.itemsize)
+        with self.module.cuda.Device(self.number):
+            memory = self.module.cuda.alloc_pinned_memory(max(1, count) * dtype.itemsize)
         return np.frombuffer(memory, dtype, count)
 
     def to_host(self, target: np.ndarray, source: Any) -> None:
-        source.get(stream=self.stream, out=target, blocking=False)
+        with self.queueing():
+            source.get(stream=self.stream, out=target, blocking=False)
 
     def to_device(self, target: Any, source: np.ndarray) -> None:
-        target.set(source, stream=self.stream)
+        with self.queueing():
+            target.set(source, stream=self.stream)
 
 
 HOST = Host()
@@ -145,22 +220,43 @@ def of(array: Any) -> Host:
     """The memory of `array`; BufferRefused if it is neither NumPy's nor a device's."""
     if isinstance(array, np.ndarray):
         return HOST
-    if hasattr(array, "__cuda_array_interface__"):
-        return Device(sys.modules[type(array).__module__.partition(".")[0]])
-    raise BufferRefused(
-        f"cannot reduce {type(array).__name__}: need a NumPy array or one with "
-        "__cuda_array_interface__ (CuPy)"
-    )
+    array = _known(array)
+    return Device(_module_of(array), array.device.id)
 
 
 def flat(array: Any, *, writable: bool) -> Any:
-    """`array` as one dimension over the same memory; BufferRefused, with the reason, if not."""
-    memory = of(array)
+    """`array` as one dimension over the same memory; BufferRefused, with the reason, if not.
+
+    One of PyTorch or Numba on a device becomes CuPy's: what it waits for is queued on the stream
+    that is current there.
+    """
+    array = array if isinstance(array, np.ndarray) else _known(array)
     reason = _refusal(array, writable)
     if reason:
         raise BufferRefused(f"cannot reduce this buffer: {reason}")
     # np.matrix and the like stay two-dimensional whatever their shape is asked to be.
-    return (np.asarray(array) if memory is HOST else array).reshape(-1)
+    return (np.asarray(array) if isinstance(array, np.ndarray) else array).reshape(-1)
+
+
+def _known(array: Any) -> Any:
+    """An array of a device as CuPy's, or as of a module with its names, over the same memory."""
+    if not hasattr(array, "__cuda_array_interface__"):
+        raise BufferRefused(
+            f"cannot reduce {type(array).__name__}: need a NumPy array or one with "
+            "__cuda_array_interface__ (CuPy)"
+        )
+    if hasattr(_module_of(array), "asnumpy"):
+        return array
+    try:
+        return importlib.import_module("cupy").asarray(array)
+    except ImportError:
+        raise BufferRefused(
+            f"{type(array).__module__} arrays on a device need CuPy to be reduced"
+        ) from None
+
+
+def _module_of(array: Any) -> Any:
+    return sys.modules[type(array).__module__.partition(".")[0]]
 
 
 def overlap(one: Any, other: Any) -> bool:

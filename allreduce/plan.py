@@ -50,7 +50,8 @@ class Runner:
         self._source = arrays.flat(source, writable=self.result is source)
         in_place = self.result is source
         self._target = self._source if in_place else arrays.flat(self.result, writable=True)
-        self._memory = arrays.of(self._target)
+        # On a device, work has a stream of its own: a round must not queue behind what computes.
+        self._memory = arrays.of(self._target).beside()
         check_pair(self._source, self._target, mean)
         self._taken = None if in_place else self._target  # where `take` puts the input, if anywhere
         self._body: list[Any] = []
@@ -70,7 +71,10 @@ class Runner:
             state = "closed" if self._closed else "still in flight"
             raise AllreduceError(f"{self.name} cannot start: it is {state}")
         if self._taken is not None:
-            self._memory.copy(self._taken, self._source)
+            arrays.of(self._taken).copy(
+                self._taken, self._source
+            )  # before what the caller does next
+        self._memory.follow()
 
     def post(self) -> None:
         """Start the messages; on whichever thread drives the communicator."""
