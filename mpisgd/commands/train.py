@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--virtual", metavar="M", help="M ranks in this process, on a virtual clock")
     group.add_argument("--output", metavar="FILE", help="HDF5 file for the results")
     group.add_argument("--overwrite", action="store_true", help="replace an existing --output")
+    group.add_argument("--keep-parameters", action="store_true",
+                       help="the final model into --output, too: see export")  # fmt: skip
     checkpoint.add_arguments(parser)
     group.add_argument("--blas-threads", metavar="N", help="BLAS threads of each rank [1]")
     group.add_argument("--format", choices=tables.FORMATS, default="table", help="of the summary")
@@ -53,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.output, arguments.checkpoint, arguments.checkpoint_every, arguments.resume,
         arguments.checkpoint_per_rank, arguments.overwrite,
     )  # fmt: skip
+    if arguments.keep_parameters and arguments.output is None:
+        raise UsageError("--keep-parameters", None, "needs --output, to lie there")
     experiment.check_world(ranks is not None)
     if ranks is None:
         from mpisgd.drivers.mpi import MpiWorld
@@ -73,7 +77,7 @@ def _run(
 ) -> int:
     from mpisgd.drivers.launch import Target, launch
 
-    target = Target(arguments.output, arguments.overwrite)
+    target = Target(arguments.output, arguments.overwrite, parameters=arguments.keep_parameters)
     console = None if world.rank else Terminal(arguments, world.virtual)
     outcome = launch(experiment, world, target, saving, console).outcome
     if outcome is None:

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from mpisgd.data import Dataset
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.store.recording import Store
+from mpisgd.store.weights import Weights
 
 if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times ranks
     from mpisgd.checkpoint.resume import Resumed
@@ -17,7 +16,8 @@ if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times
 
 class Job(NamedTuple):
     """A run. `experiment`: resolved, its delay a number; `store`, `bar`: on rank 0, if at all;
-    `until(row of /evaluation)`: whether that is enough, and the run is to stop; asked on rank 0."""
+    `until(row of /evaluation)`: whether that is enough, and the run is to stop; asked on rank 0;
+    `keep_parameters`: whether the store gets what was learned."""
 
     experiment: Experiment
     dataset: Dataset
@@ -25,6 +25,7 @@ class Job(NamedTuple):
     bar: "Bar | None" = None
     checkpointing: "Checkpointing | None" = None
     until: Callable[[Mapping[str, Any]], bool] | None = None
+    keep_parameters: bool = False
 
     @property
     def resumed(self) -> "Resumed | None":
@@ -35,8 +36,8 @@ class Job(NamedTuple):
 class Outcome(NamedTuple):
     """`code`: the exit code; `reason`: why the run ended early; `step`: where.
 
-    `experiment`: as it ran; `evaluation`: the last row, on rank 0; `parameters`: by name, those of
-    the last evaluation, where it was made; `evaluate(dataset)`: their loss and accuracy on the test
+    `experiment`: as it ran; `evaluation`: the last row, on rank 0; `weights`: those of the last
+    evaluation, where it was made; `evaluate(dataset)`: their loss and accuracy on the test
     samples of another data set, of virtual ranks; `lost`: ranks that went silent.
     """
 
@@ -45,6 +46,6 @@ class Outcome(NamedTuple):
     reason: str | None = None
     step: int = 0
     evaluation: Mapping[str, Any] = {}
-    parameters: Mapping[str, np.ndarray] | None = None
+    weights: Weights | None = None
     evaluate: Callable[[Dataset], tuple[float, float]] | None = None
     lost: tuple[int, ...] = ()

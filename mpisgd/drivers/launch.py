@@ -30,11 +30,12 @@ if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times
 
 
 class Target(NamedTuple):
-    """Where results go: a file, else memory if `keep`, else nowhere."""
+    """Where results go: a file, else memory if `keep`, else nowhere. `parameters`: those, too."""
 
     path: str | None = None
     overwrite: bool = False
     keep: bool = False
+    parameters: bool = False
 
 
 class Console(Protocol):
@@ -103,7 +104,7 @@ def launch(
         resumed = None if checkpointing is None else checkpointing.resumed
         done = 0 if resumed is None else resumed.step
         bar = None if console is None else console.bar(experiment, done)
-        job = Job(experiment, dataset, store, bar, checkpointing, until)
+        job = Job(experiment, dataset, store, bar, checkpointing, until, target.parameters)
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is told in one line
             return Launched(world.train(job), store)
 

@@ -19,8 +19,9 @@ from mpisgd.models.statistics import POOLED, described
 from mpisgd.mpi import cores, session
 from mpisgd.store.environment import environment
 from mpisgd.store.recording import Recorder, Store
+from mpisgd.store.weights import Weights
 from mpisgd.training.buckets import exposed
-from mpisgd.training.parameters import Parameters, digest
+from mpisgd.training.parameters import digest
 from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.values import progress
 from mpisgd.values.errors import UsageError
@@ -55,9 +56,9 @@ def train(comm: Communicator, job: Job, nodes: Sequence[int] | None = None) -> O
         if store is not None and reason:
             store.close(reason=reason)
         elif store is not None:
-            store.complete({**run.evaluation(), **run.summary()})
-    parameters = None if run.parameters is None else run.parameters.views
-    return Outcome(job.experiment, code, reason, run.step, run.evaluation(), parameters,
+            kept = run.weights if job.keep_parameters else None
+            store.complete({**run.evaluation(), **run.summary()}, kept)
+    return Outcome(job.experiment, code, reason, run.step, run.evaluation(), run.weights,
                    lost=tuple(sorted(lost)))  # fmt: skip
 
 
@@ -126,8 +127,9 @@ class Averaging:
         return self.worker.stopping
 
     @property
-    def parameters(self) -> Parameters | None:
-        return self.site.evaluated
+    def weights(self) -> Weights | None:
+        mean = self.site.evaluated
+        return None if mean is None else Weights(mean.views, self.site.statistics)
 
     def ask_to_stop(self) -> None:
         self.site.asked_to_stop = True

@@ -17,7 +17,7 @@ from mpisgd.servers.server import Server
 from mpisgd.servers.worker import ServedWorker
 from mpisgd.store.recording import Recorder, Rows, Store
 from mpisgd.store.schema import group
-from mpisgd.training.parameters import Parameters
+from mpisgd.store.weights import Weights
 from mpisgd.worlds.mpi import CommunicatorSite
 from mpisgd.worlds.mpi_servers import MpiServerSite, MpiWorkerSite
 from mpisgd.worlds.scheduler import Scheduler
@@ -98,8 +98,8 @@ class Served:
         return any(who.stopping for who in self._all())
 
     @property
-    def parameters(self) -> Parameters | None:
-        return None if self.evaluator is None else self.evaluator.parameters
+    def weights(self) -> Weights | None:
+        return None if self.evaluator is None else self.evaluator.weights
 
     def ask_to_stop(self) -> None:
         self.inner.asked_to_stop = True

@@ -30,14 +30,16 @@ def run(
     resume: str | os.PathLike[str] | None = None,
     dataset: Dataset | None = None,
     until: Callable[[Mapping[str, Any]], bool] | None = None,
+    keep_parameters: bool = False,
     **options: Any,
 ) -> Result | None:
     """Train, and return the Result. `options`: the fields of an Experiment, or its flags.
 
     On `ranks` virtual ranks in this process [1]; or on the real ones of `comm`, where all call it
     alike, and only rank 0 gets the Result. It is kept in memory, or written to `output`.
-    `checkpoint...`, `resume`, `overwrite`: as on the command line. `dataset`: instead of that which
-    the options name. `until(row of /evaluation)`: of virtual ranks, stop when it says so.
+    `checkpoint...`, `resume`, `overwrite`, `keep_parameters`: as on the command line. `dataset`:
+    instead of that which the options name. `until(row of /evaluation)`: of virtual ranks, stop when
+    it says so.
 
     A run that ends early, because a loss was not finite or a virtual rank waits in vain, has a
     Result that is not `complete`, with the `reason`. Raises UsageError, on every rank, for what is
@@ -50,13 +52,13 @@ def run(
     saved = saving(output, checkpoint, checkpoint_every, resume, checkpoint_per_rank, overwrite)
     if resume is not None and output is None:
         raise UsageError("resume", resume, "needs output: the rows before are in its file")
-    target = Target(output, overwrite, keep=True)
+    target = Target(output, overwrite, True, keep_parameters)
     world = _world(ranks, comm, until is not None)
     launched = launch(experiment, world, target, saved, dataset=dataset, until=until)
     outcome, store = launched
     if world.rank:
         return None
-    told = () if outcome is None else (outcome.parameters, outcome.code, outcome.evaluate)
+    told = () if outcome is None else (outcome.weights, outcome.code, outcome.evaluate)
     if isinstance(store, MemoryStore):
         return Result(store.record(), *told)
     from mpisgd.store.reader import read

@@ -29,9 +29,10 @@ from mpisgd.models.statistics import POOLED, described, moments, pooled
 from mpisgd.mpi.session import LEFT_EARLY, NOT_FINITE
 from mpisgd.store.environment import environment
 from mpisgd.store.recording import Store
+from mpisgd.store.weights import Weights
 from mpisgd.training.buckets import exposed
 from mpisgd.training.evaluation import means
-from mpisgd.training.parameters import Parameters, digest
+from mpisgd.training.parameters import digest
 from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.values.errors import UsageError
 from mpisgd.values.processes import handle
@@ -68,10 +69,10 @@ def train(job: Job) -> Outcome:
     finally:
         recording.close(reason)
     if store is not None and not reason:
-        store.complete({**recording.last, **run.summary()})
-    parameters = None if run.parameters is None else run.parameters.views
+        kept = run.weights if job.keep_parameters else None
+        store.complete({**recording.last, **run.summary()}, kept)
     return Outcome(
-        job.experiment, code, reason, run.first.step, recording.last, parameters, run.evaluate
+        job.experiment, code, reason, run.first.step, recording.last, run.weights, run.evaluate
     )
 
 
@@ -117,9 +118,10 @@ class Averaging:
         return stated | ({} if mean is None else {"parameters_sha256": digest(mean.flat)})
 
     @property
-    def parameters(self) -> Parameters | None:
+    def weights(self) -> Weights | None:
         """Those of the last evaluation."""
-        return self.world.evaluated
+        mean = self.world.evaluated
+        return None if mean is None else Weights(mean.views, self.world.statistics)
 
     def evaluate(self, dataset: Dataset) -> tuple[float, float]:
         """Their loss and accuracy on the test samples of another data set."""

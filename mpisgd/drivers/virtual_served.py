@@ -10,8 +10,8 @@ from mpisgd.experiment.virtual_time import virtual_network, virtual_steps
 from mpisgd.models.statistics import estimated
 from mpisgd.servers.evaluation import check_finite, summary
 from mpisgd.servers.roles import Builder
+from mpisgd.store.weights import Weights
 from mpisgd.training.evaluation import means
-from mpisgd.training.parameters import Parameters
 from mpisgd.worlds.virtual_servers import VirtualServers
 
 
@@ -42,8 +42,8 @@ class Served:
         return summary(self.world.servers, self.evaluator)
 
     @property
-    def parameters(self) -> Parameters:
-        return self.evaluator.parameters
+    def weights(self) -> Weights:
+        return self.evaluator.weights
 
     def evaluate(self, dataset: Dataset) -> tuple[float, float]:
         model, parameters = self.evaluator.model, self.evaluator.parameters

@@ -25,6 +25,12 @@ def forget(statistics: Parameters) -> None:
         view[...] = name.endswith(".variance")
 
 
+def remembered(model: Any) -> dict[str, np.ndarray]:
+    """Copies of a model's statistics, by name; none for a model without."""
+    kept = getattr(model, "statistics", None)
+    return {} if kept is None else {name: np.array(view) for name, view in kept.views.items()}
+
+
 def moments(model: Any) -> np.ndarray:
     """Sums whose sums over ranks are those of all ranks: count mean, count (variance + mean^2) and
     count of each layer, (size,) float64; empty for a model without statistics."""

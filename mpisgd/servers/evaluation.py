@@ -11,8 +11,9 @@ import numpy as np
 
 from mpisgd.data import Dataset
 from mpisgd.models import Model
-from mpisgd.models.statistics import described, estimate_of, estimated
+from mpisgd.models.statistics import described, estimate_of, estimated, remembered
 from mpisgd.servers.worker import not_finite
+from mpisgd.store.weights import Weights
 from mpisgd.training.evaluation import TRAINING, figures, shard_sums
 from mpisgd.training.parameters import Parameters, digest
 
@@ -27,9 +28,9 @@ FACTS = (
 
 
 class Evaluator:
-    """Collects shards by label, evaluates and stores. `last`: the last row; `parameters`: the
-    whole of the last evaluation; `failed`: (step, worker) where something was not finite, if any
-    server has heard of it: then the end is not evaluated."""
+    """Collects shards by label, evaluates and stores. `last`: the last row; `parameters`,
+    `statistics`: the whole of the last evaluation; `failed`: (step, worker) where something was not
+    finite, if any server has heard of it: then the end is not evaluated."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Evaluator:
         self.model, self.dataset, self.shards, self.store = model, dataset, shards, store
         self.parameters = parameters.like()
         self.average = parameters.like() if ema else None
+        self.statistics: dict[str, np.ndarray] = {}
         self.last: dict[str, Any] = meta["evaluation"] if meta else {}
         self.evaluated = meta["keep"]["evaluation"] if meta else 0  # rows, with those before
         self.failed: tuple[int, int] | None = None
@@ -90,12 +92,18 @@ class Evaluator:
             for label, parts in state.items()
         }
 
+    @property
+    def weights(self) -> Weights:
+        """What was evaluated last."""
+        return Weights(self.parameters.views, self.statistics)
+
     def _evaluate(self, parts: Mapping[int, tuple]) -> None:
         for index, (flat, ema, _) in parts.items():
             self.parameters.flat[self.shards[index]] = flat
             if self.average is not None:
                 self.average.flat[self.shards[index]] = ema
         with estimated(self.model, self.dataset, self.parameters):
+            self.statistics = remembered(self.model)
             sums = shard_sums(self.model, self.dataset, self.parameters, self.average, 0, 1)
         facts = parts[0][2]
         sums[TRAINING] = facts["train_loss_sum"], facts["train_samples"]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpisgd.store.schema import LANES, NAMES, Field, check_columns, fields
+from mpisgd.store.weights import Weights
 
 Columns = Mapping[str, np.ndarray]
 
@@ -26,6 +27,7 @@ class Record(NamedTuple):
     updates: Columns
     events: Columns
     restarts: list[dict[str, Any]]
+    weights: Weights | None = None
 
 
 class MemoryStore:
@@ -45,6 +47,7 @@ class MemoryStore:
         self._complete = False
         self._reason: str | None = None
         self._summary: dict[str, Any] = {}
+        self._weights: Weights | None = None
         self._fields = {field.path: field for field in fields(kind)}
         self._pieces: list[tuple[int, int, dict[str, np.ndarray]]] = []
         self._rows: dict[str, list[Mapping[str, float]]] = {}
@@ -74,8 +77,9 @@ class MemoryStore:
     def settle(self) -> None:
         """All is kept at once."""
 
-    def complete(self, summary: Mapping[str, Any]) -> None:
+    def complete(self, summary: Mapping[str, Any], weights: Weights | None = None) -> None:
         self._complete, self._summary = True, dict(summary)
+        self._weights = weights
 
     def close(self, reason: str | None = None) -> None:
         if not self._complete:
@@ -90,7 +94,7 @@ class MemoryStore:
         return Record(
             self.config, self.environment, self.ranks, self.virtual, self._complete, self._reason,
             self._summary, reported, self._steps(int(reported.max(initial=0))),
-            restarts=self._restarts, **tables,
+            restarts=self._restarts, weights=self._weights, **tables,
         )  # fmt: skip
 
     def _append(self, group: str, row: Mapping[str, float]) -> None:

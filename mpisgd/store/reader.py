@@ -20,6 +20,7 @@ from mpisgd.store import superblock, texts
 from mpisgd.store.layout import LOCKING
 from mpisgd.store.schema import KINDS, ROOT, SCHEMA_VERSION, Field, counter, fields
 from mpisgd.store.target import partial_path
+from mpisgd.store.weights import ARRAYS, COLUMN, Weights, digest_of, restored
 from mpisgd.values.errors import UsageError
 
 MOST_RANKS = 1 << 20
@@ -129,6 +130,17 @@ class Run:
         if self.kind != "train":
             return []
         return [self._parse("restarts/rows", text) for text in self.column("restarts/rows")]
+
+    @cached_property
+    def weights(self) -> Weights | None:
+        """What was learned, if it was kept; believed only if its digest is the run's."""
+        if not self.has(COLUMN) or not len(values := self.column(COLUMN)):
+            return None
+        found = restored(self.summary.get(ARRAYS), values)
+        told = self.summary.get("parameters_sha256")
+        if found is None or digest_of(found.parameters) != told:
+            self.damaged(f"/{COLUMN} is not what /summary says of it")
+        return found
 
     @cached_property
     def cases(self) -> list[Case]:

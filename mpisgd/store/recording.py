@@ -11,6 +11,7 @@ from allreduce.communicator import Communicator, Request
 from allreduce.waiting import wait_for
 from mpisgd.mpi import tags
 from mpisgd.store.schema import Field, check_columns, group
+from mpisgd.store.weights import Weights
 from mpisgd.training import evaluation
 
 STEPS = group("steps")
@@ -41,7 +42,7 @@ class Store(Protocol):
 
     def settle(self) -> None: ...
 
-    def complete(self, summary: Mapping[str, Any]) -> None: ...
+    def complete(self, summary: Mapping[str, Any], weights: Weights | None = None) -> None: ...
 
     def close(self, reason: str | None = None) -> None: ...
 

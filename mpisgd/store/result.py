@@ -1,33 +1,38 @@
 """What a training run has come to, for Python: its tables as named arrays, and its parameters."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpisgd.values.errors import UsageError
+
 if TYPE_CHECKING:
     from mpisgd.data import Dataset
+    from mpisgd.data.shards import Sampler
     from mpisgd.experiment.experiment import Experiment
     from mpisgd.store.memory import Columns, Record
     from mpisgd.store.reader import Run
+    from mpisgd.store.weights import Weights
 
 
 class Result:
     """A run, from memory or a file. Columns, their dimensions and units: docs/result-files.md.
 
     `steps`: name -> [step, rank] (rate: [step]); `evaluation`, `updates`, `events`: name -> [row].
-    `parameters`: name -> array, of the last evaluation; None of a run that was only read.
     `complete`; else `reason` says why it ended early, and `code` is the command's exit code.
     """
 
     def __init__(
         self,
         record: "Record | Run",
-        parameters: Mapping[str, np.ndarray] | None = None,
+        weights: "Weights | None" = None,
         code: int = 0,
         evaluate: "Callable[[Dataset], tuple[float, float]] | None" = None,
     ):
-        self.record, self.parameters, self.code = record, parameters, code
+        self.record, self.code = record, code
+        self._weights = weights
         self._evaluate = evaluate
 
     def __getstate__(self) -> dict[str, Any]:
@@ -46,6 +51,40 @@ class Result:
         from mpisgd.experiment.recorded import recorded
 
         return recorded(self.record.config, "the result")
+
+    @property
+    def weights(self) -> "Weights | None":
+        """The averaged model as evaluated last: parameters, and what normalising layers remember.
+        Of a run that was only read: if it was made with --keep-parameters."""
+        return self.record.weights if self._weights is None else self._weights
+
+    @property
+    def parameters(self) -> Mapping[str, np.ndarray] | None:
+        """name -> array, as of `weights`."""
+        return None if self.weights is None else self.weights.parameters
+
+    @cached_property
+    def _sampler(self) -> "Sampler":
+        from mpisgd.data.shards import Sampler
+        from mpisgd.experiment.building import load
+
+        experiment = self.experiment
+        samples = load(experiment).samples
+        return Sampler(samples, experiment.workers, experiment.batch, experiment.seed)
+
+    def batch(self, step: int, worker: int = 0) -> np.ndarray:
+        """Which training samples `worker` had at its `step`, from 1: (rows,) indices, in the order
+        in which it read them; docs/train.md says by which rule. Loads the data set, once.
+
+        With servers workers count their own steps; with --requeue `step` counts batches, of which
+        one may have been computed twice. UsageError for a step or worker that the run has not.
+        """
+        experiment = self.experiment
+        if not 1 <= step <= (experiment.steps or 1):
+            raise UsageError("step", step, f"1 to {experiment.steps}")
+        if not 0 <= worker < experiment.workers:
+            raise UsageError("worker", worker, f"0 to {experiment.workers - 1}")
+        return self._sampler.indices(step, worker)
 
     @property
     def steps(self) -> "Columns":

@@ -137,6 +137,9 @@ FIELDS = (
     Field("events/end_s", ("event",), "float64", "s", "its end"),
     Field("events/step", ("event",), "int64", "1", "the step it belongs to"),
     Field("restarts/rows", ("restart",), "json", "", "one JSON text a restart", TRAIN),
+    Field("parameters/values", ("element",), "float64", "1",
+          "with --keep-parameters: the averaged model as evaluated last, one array behind the "
+          "other; their names, shapes and dtype are `arrays` of /summary", TRAIN, later=True),
     Field("rows/steps", ("rank",), "int64", "1", "rows of /steps that each rank reported", TRAIN),
     Field("rows/evaluation", ("one",), "int64", "1", "valid rows of /evaluation", TRAIN),
     Field("rows/updates", ("one",), "int64", "1", "valid rows of /updates", TRAIN),
@@ -177,7 +180,7 @@ def counter(field: Field) -> str:
 
     It is written last, so rows that it does not count are no rows: a kill can tear nothing.
     """
-    if field.group in ("", "rows"):
+    if field.group in ("", "rows", "parameters"):
         return ""
     return "rows/" + ("cases" if field.path == "samples/cases" else field.group)
 

@@ -11,6 +11,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ import numpy as np
 
 from mpisgd.store import layout
 from mpisgd.store.reader import Run, read
-from mpisgd.store.schema import KINDS, LANES, NAMES, SCHEMA_VERSION, check_columns, fields
+from mpisgd.store.schema import KINDS, LANES, NAMES, SCHEMA_VERSION, Field, check_columns, fields
 from mpisgd.store.target import check_target, partial_path
+from mpisgd.store.weights import COLUMN, Weights
 from mpisgd.values import files
 from mpisgd.values.errors import UsageError
 
@@ -182,14 +184,15 @@ class Writer:
             self._pieces.clear()
             self._rows.clear()
 
-    def complete(self, summary: Mapping[str, Any]) -> None:
-        """Flush, mark the run complete and move the file onto its target. Raises StoreError."""
+    def complete(self, summary: Mapping[str, Any], weights: Weights | None = None) -> None:
+        """Flush, mark the run complete, with what was learned if it is to be kept, and move the
+        file onto its target. Raises StoreError."""
         self.flush()
         with self._guard():
             self._file.close()
             self._file = None
             with files.replacing(self.partial) as whole:
-                _compact(self.partial, whole, summary)
+                _compact(self.partial, whole, summary, weights)
             os.replace(self.partial, self.path)  # complete under its partial name: no loss between
 
     def close(self, reason: str | None = None) -> None:
@@ -330,7 +333,7 @@ def _length(columns: Mapping[str, np.ndarray]) -> int:
 def _kept(run: Run, ends: np.ndarray, keep: Mapping[str, int]) -> Iterator[tuple[str, np.ndarray]]:
     """What a run continued after the step `ends[rank]` of each rank keeps of what it had stored:
     path -> rows."""
-    chosen: dict[str, Any] = {"steps": slice(0, int(ends.max()))}
+    chosen: dict[str, Any] = {"steps": slice(0, int(ends.max())), "parameters": slice(0)}
     if run.rows["evaluation/step"]:
         chosen["evaluation"] = run.column("evaluation/step") <= ends.max()
     if run.rows["events/step"]:
@@ -346,12 +349,18 @@ def _kept(run: Run, ends: np.ndarray, keep: Mapping[str, int]) -> Iterator[tuple
             yield field.path, values[chosen.get(field.group, slice(None))]
 
 
-def _compact(source: Path, destination: Path, summary: Mapping[str, Any]) -> None:
+def _compact(
+    source: Path, destination: Path, summary: Mapping[str, Any], weights: Weights | None
+) -> None:
     """A complete copy of the partial file `source`: smaller, and its damage can be detected."""
+    told = dict(summary) | ({} if weights is None else weights.described())
     with read(source) as run:
         attributes = dict(run.attributes) | {"complete": True}
-        arrays = (
-            (field, layout.text(summary) if field.path == "summary" else values)
+        arrays: Iterable[tuple[Field, np.ndarray]] = (
+            (field, layout.text(told) if field.path == "summary" else values)
             for field, values in run.arrays()
         )
+        if weights is not None:
+            values = [(f, weights.values()) for f in fields(run.kind) if f.path == COLUMN]
+            arrays = chain(arrays, values)
         layout.create(destination, attributes, arrays, live=False)

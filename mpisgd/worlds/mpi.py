@@ -18,7 +18,7 @@ from allreduce.collectives import Maker
 from allreduce.plan import Plan
 from allreduce.schedule import Schedule
 from mpisgd.experiment import stragglers
-from mpisgd.models.statistics import pooled
+from mpisgd.models.statistics import pooled, remembered
 from mpisgd.mpi import tags
 from mpisgd.training.evaluation import TRAINING, shard_sums
 from mpisgd.training.mean import CONTROL
@@ -105,6 +105,7 @@ class CommunicatorSite:
         self._rested = False  # since the last step
         self._average: Any = None
         self.evaluated: Parameters | None = None  # the mean that was evaluated last
+        self.statistics: dict[str, np.ndarray] = {}  # and what its layers remembered
         self.keep = keep
 
     def now(self) -> float:
@@ -272,6 +273,7 @@ class CommunicatorSite:
         if sums_of_layers.size:
             self.sum(sums_of_layers)
         with pooled(worker.model, sums_of_layers):
+            self.statistics = remembered(worker.model)
             sums = shard_sums(worker.model, worker.dataset, mean, averaged, self.rank, self.size)
         sums[TRAINING] = kept.training
         self.recorder.evaluation(worker, self.sum(sums), kept.time_s + average_s, kept.step)

@@ -21,7 +21,7 @@ from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
 from allreduce.simulate.events import Cluster
 from allreduce.simulate.records import Collective
-from mpisgd.models.statistics import moments, pooled
+from mpisgd.models.statistics import moments, pooled, remembered
 from mpisgd.training.evaluation import TRAINING, shard_sums
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.site import Ready, Work
@@ -56,6 +56,7 @@ class Clock:
         self.asked_to_stop = False
         self.keep = keep
         self.evaluated: Parameters | None = None  # the mean that was evaluated last
+        self.statistics: dict[str, np.ndarray] = {}  # and what its layers remembered
         self._resting: list[Worker] = []
         self._rested: deque[int] = deque()  # ranks that go on after a rest
         self.groups: list[_Group] = []
@@ -151,6 +152,7 @@ class Clock:
         if kept[0].size:
             evaluate(build("tree", self.size), kept)
         with pooled(worker.model, kept[0]):
+            self.statistics = remembered(worker.model)
             sums = [
                 shard_sums(worker.model, worker.dataset, mean, ema, rank, self.size)
                 for rank in range(self.size)
