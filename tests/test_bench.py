@@ -15,7 +15,7 @@ from allreduce.native import NATIVE
 from allreduce.plan import Plan
 from allreduce.testing.loopback import World
 from mpisgd import cli
-from mpisgd.bench import allreduce, overlap, work
+from mpisgd.bench import allreduce, overlap, record, work
 from mpisgd.bench.operations import MOCK_UPS, Vectors, operation
 from mpisgd.bench.work import Gemm, Sleep, beside, stops
 from mpisgd.commands import bench
@@ -173,8 +173,10 @@ def test_the_fastest_of_either_side_is_compared_and_chosen_only_where_it_is_know
         assert best["use"] == use
     assert best["ratio_low"] is None
     assert allreduce.fastest({"wrong": 0} | each for each in rows[:2]) == []
-    assert allreduce.short_name("MPICH Version: 5.0.2") == "MPICH 5.0.2"
-    assert allreduce.short_name("Open MPI v5.0.11, package: x") == "Open MPI v5.0.11"
+    assert record.short_name("MPICH Version: 5.0.2") == "MPICH 5.0.2"
+    assert record.short_name("Open MPI v5.0.11, package: x") == "Open MPI v5.0.11"
+    intel = "Intel(R) MPI Library 2021.18.1 for Linux* OS"
+    assert record.short_name(intel) == "Intel MPI 2021.18.1"
 
 
 # --- validation sees faults ---------------------------------------------------------------------
@@ -340,5 +342,5 @@ def test_columns_are_as_documented():
     assert "wrong" in allreduce.COLUMNS
     assert math.isnan(timing.bus_bandwidth(4, 1.0, 1))
     keys = [getattr(column, "key", column) for column in overlap.COLUMNS]
-    assert keys[-5:-1] == ["hidden", "osu_overlap_percent", "imb_overlap_percent", "dilation"]
+    assert keys[-6:-2] == ["hidden", "osu_overlap_percent", "imb_overlap_percent", "dilation"]
     assert set(timing.Overlap._fields) <= set(keys)

@@ -123,7 +123,7 @@ def test_the_page_explains_its_columns(made, text):
 
 def test_the_images_of_the_page_are_the_figures_and_cannot_run(made, text):
     images = [base64.b64decode(source.partition(",")[2]).decode() for source in Tags(text).images]
-    assert len(images) == len(draw(made)) == 8
+    assert len(images) == len(draw(made)) == 9
     assert not any("<script" in image for image in images)
     assert images[0] == encoded(draw(made)["accuracy-time-wall"], "svg").decode()
 
@@ -133,7 +133,7 @@ def test_wall_and_virtual_seconds_never_share_a_figure(made):
     assert sorted(figures) == [
         "accuracy-steps-virtual", "accuracy-steps-wall", "accuracy-time-virtual",
         "accuracy-time-wall", "bandwidth-wall", "breakdown-virtual", "breakdown-wall",
-        "speedup-wall",
+        "latency-wall", "speedup-wall",
     ]  # fmt: skip
     for name, figure in figures.items():
         axes = figure.axes[0]

@@ -14,7 +14,6 @@ from allreduce import measure as timing
 from allreduce.collectives import CARRIERS, carrier
 from allreduce.errors import AllreduceError
 from allreduce.measure import Rule
-from allreduce.native import library, progress
 from mpisgd.bench import options, record
 from mpisgd.bench.operations import MOCK_UPS, Vectors, module_of, operation
 from mpisgd.values import tables
@@ -237,16 +236,6 @@ def _measure(
     ]
 
 
-def settings_of(variables: dict[str, str]) -> list[str]:
-    """As a shell would set them."""
-    return [f"{name}={value}" for name, value in variables.items()]
-
-
-def short_name(said: str) -> str:
-    """Of what an MPI library says of itself: its name and version."""
-    return said.partition(",")[0].replace(" Version:", "")
-
-
 def _row(ranks: int, dtype: str, case: Case, seconds: np.ndarray, wrong: int) -> dict[str, Any]:
     found = timing.summarise(seconds)
     return {
@@ -255,7 +244,7 @@ def _row(ranks: int, dtype: str, case: Case, seconds: np.ndarray, wrong: int) ->
         **timing.osu(seconds),
         "ranks": ranks,
         "dtype": dtype,
-        "library": " ".join([short_name(library()), *settings_of(progress())]),
+        "library": record.library_told(),
         "algbw_GBps": timing.algorithm_bandwidth(case.bytes, found.median_s) / 1e9,
         "busbw_GBps": timing.bus_bandwidth(case.bytes, found.median_s, ranks) / 1e9,
         "wrong": wrong,

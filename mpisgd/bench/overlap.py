@@ -34,7 +34,7 @@ COLUMNS = (
     tables.Column("osu_overlap_percent", ".1f"),
     tables.Column("imb_overlap_percent", ".1f"),
     tables.Column("dilation", ".3f"),
-    "longest_poll_s",
+    "longest_poll_s", "library",
 )  # fmt: skip
 
 
@@ -256,6 +256,7 @@ class _Bench:
             "polls_asked": case.polls if polled else None,
             "longest_poll_s": longest if polled and polls else None,
             "repetitions": found["together"].repetitions,
+            "library": record.library_told(),
         }
 
 

@@ -31,6 +31,22 @@ def warn(text: str) -> None:
     print(f"mpisgd bench: {text}", file=sys.stderr, flush=True)
 
 
+def library_told() -> str:
+    """The column `library`: which one, its thread level unless that is the highest, and its
+    settings of progress as a shell would set them."""
+    found = described()
+    level = found["thread_level"]
+    settings = (f"{name}={value}" for name, value in found["mpi_progress"].items())
+    levels = [] if level == "multiple" else [f"thread level {level}"]
+    return " ".join([short_name(found["mpi_library"]), *levels, *settings])
+
+
+def short_name(said: str) -> str:
+    """Of what an MPI library says of itself: its name and version, as `Intel MPI 2021.18.1`."""
+    words = said.partition(",")[0].partition(" for ")[0].split()
+    return " ".join(w.replace("(R)", "") for w in words if w not in ("Version:", "Library"))
+
+
 class Record:
     """Rank 0's: the file if one is asked for, the bar on a terminal. Elsewhere it does nothing."""
 

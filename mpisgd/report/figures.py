@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.report import servers
+from mpisgd.report import bench_figures, servers
 from mpisgd.report.accounting import PARTS, clock
 from mpisgd.report.collect import Named
 from mpisgd.report.sections import Report
@@ -28,7 +28,7 @@ def draw(report: Report) -> dict[str, Any]:
         runs = [n for n in report.runs if clock(n.run) == time and n.run.kind == "train"]
         for name, function in CURVES.items():
             figures[f"{name}-{time}"] = function(runs, time)
-        for table, (name, picture) in PICTURES.items():
+        for table, name, picture in PICTURES:
             rows = [row for row in tables.get(table, ()) if row["clock"] == time]
             figures[f"{name}-{time}"] = picture(rows, time)
     return {name: figure for name, figure in figures.items() if figure is not None}
@@ -103,29 +103,6 @@ def speedup(rows: Sequence[dict[str, Any]], time: str) -> Any:
     return _with_legend(figure, axes, 2)
 
 
-def bandwidth(rows: Sequence[dict[str, Any]], time: str) -> Any:
-    """Bus bandwidth over message size, one curve an algorithm, rank count and placement."""
-    rows = [row for row in rows if row.get("busbw_GBps") and row.get("bytes")]
-    if not rows:
-        return None
-    figure, axes = _axes(f"All-reduce bus bandwidth ({time} time)")
-    files = len({row["file"] for row in rows}) > 1
-    curves: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        place = {True: "in place", False: "out of place"}.get(row.get("in_place"))  # type: ignore
-        words = [row.get("algorithm"), f"{row.get('ranks')} ranks", place]
-        words += [row.get("dtype"), row["file"] if files else None]
-        label = ", ".join(str(word) for word in words if word)
-        curves.setdefault(label, []).append((row["bytes"], row["busbw_GBps"]))
-    for index, (label, points) in enumerate(curves.items()):
-        axes.plot(*zip(*sorted(points), strict=True), label=label, **_style(index))
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlabel("bytes")
-    axes.set_ylabel("bus bandwidth (GB/s)")
-    return _with_legend(figure, axes, 2)
-
-
 def staleness(runs: Sequence[Named], time: str) -> Any:
     """Share of used gradients by staleness, a line a shard."""
     figure, axes = _axes(f"Staleness of used gradients ({time} runs)")
@@ -175,12 +152,15 @@ CURVES: dict[str, Callable[[Sequence[Named], str], Any]] = {
     "accuracy-steps": accuracy_over_steps,
     "staleness": staleness,
 }
-PICTURES: dict[str, tuple[str, Callable[[Sequence[dict[str, Any]], str], Any]]] = {
-    "runs": ("breakdown", breakdown),
-    "scaling": ("speedup", speedup),
-    "arrivals": ("arrivals", arrivals),
-    "bench": ("bandwidth", bandwidth),
-}
+PICTURES: tuple[tuple[str, str, Callable[[Sequence[dict[str, Any]], str], Any]], ...] = (
+    ("runs", "breakdown", breakdown),
+    ("scaling", "speedup", speedup),
+    ("arrivals", "arrivals", arrivals),
+    ("bench", "latency", bench_figures.latency),
+    ("bench", "bandwidth", bench_figures.bandwidth),
+    ("bench", "ratio", bench_figures.ratio),
+    ("bench", "overlap", bench_figures.overlap),
+)
 
 
 def _accuracy(runs: Sequence[Named], column: str, label: str, title: str) -> Any:

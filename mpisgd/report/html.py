@@ -26,7 +26,11 @@ TITLES = {
     "staleness": "Updates between a gradient's read and its use, by shard; of many shards the "
     "first, the middle and the last.",
     "arrivals": "Mean time from an update to the k-th gradient of the next, late ones too.",
+    "latency": "Seconds of an all-reduce over message size, medians of the longest rank; the "
+    "library's calls are dashed.",
     "bandwidth": "Bus bandwidth over message size, medians of the longest rank.",
+    "ratio": "The fastest of ours over the fastest of the library's calls; below 1 ours is faster.",
+    "overlap": "Share of an all-reduce that work hides, and by what the work became longer.",
 }
 
 

@@ -20,8 +20,8 @@ STYLES = {
     "mpi": ("#222222", "X"),
     "mpi-nonblocking": ("#ee6677", "<"),
     "mpi-persistent": ("#aa3377", ">"),
-    "mpi-reduce-bcast": ("#888888", "+"),
-    "mpi-reduce-scatter-allgather": ("#bbbbbb", "x"),
+    "mpi-reduce-bcast": ("#886644", "+"),
+    "mpi-reduce-scatter-allgather": ("#ddaa77", "x"),
     # Training.
     "compute alone": ("#999999", "x"),
     "minibatch": ("#222222", "s"),

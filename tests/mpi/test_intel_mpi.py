@@ -22,7 +22,7 @@ def test_the_benchmark_names_the_library(intel_mpi):
     asked = {"I_MPI_ASYNC_PROGRESS": "0"}
     rows = json.loads(intel_mpi.run(2, words, timeout=60, environment=asked).stdout)
     assert {row["algorithm"] for row in rows} >= {"tree", "mpi"}
-    assert all(row["library"].startswith("Intel(R) MPI Library 20") for row in rows)
+    assert all(row["library"].startswith("Intel MPI 20") for row in rows)
     assert all(row["library"].endswith(" I_MPI_ASYNC_PROGRESS=0") for row in rows)
     assert not any(row["wrong"] for row in rows)
 
