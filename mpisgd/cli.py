@@ -19,6 +19,7 @@ COMMANDS = {
         "mpisgd.commands.demo",
         "train three algorithms on real digits on 4 ranks and compare them",
     ),
+    "doctor": ("mpisgd.commands.doctor", "what MPI and this machine can do, found by trying"),
     "train": ("mpisgd.commands.train", "train a model; run under mpiexec, or with --virtual"),
     "bench": ("mpisgd.commands.bench", "measure all-reduces; run under mpiexec"),
     "verify": ("mpisgd.commands.verify", "check all-reduce schedules symbolically"),
@@ -37,7 +38,12 @@ COMMANDS = {
     "compare": ("mpisgd.commands.compare", "what got worse between two sets of result files"),
 }
 
-ON_RANKS = {"train", "bench", "calibrate"}  # under mpiexec; all others are one process's affair
+ON_RANKS = {
+    "train",
+    "bench",
+    "calibrate",
+    "doctor",
+}  # under mpiexec; all others are one process's affair
 
 MOST_THREADS = 4096
 BLAS_VARIABLES = (

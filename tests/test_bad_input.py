@@ -146,7 +146,7 @@ NETWORKS = [
 SIMULATE = [
     ("--network network-whole.toml", ["--network", "bandwidth_Bps 999", "a number > 0"]),
     ("--ranks 9000", ["--ranks", "'9000'", "1..8192"]),
-    ("--ranks 2:1", ["--ranks", "'2:1'", "numbers of ranks"]),
+    ("--ranks 2:1", ["--ranks", "'2:1'", "2:1 goes down"]),
     ("--ranks ٣", ["--ranks", "'٣'", "numbers of ranks"]),
     ("--ranks nan", ["--ranks", "'nan'", "numbers of ranks"]),
     ("--bytes lots", ["--bytes", "'lots'", "a whole number of bytes"]),

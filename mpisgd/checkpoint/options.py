@@ -37,6 +37,11 @@ class Saving:
         """The FILE to go on from, whichever of those that stand for it was taken."""
         return self.place if self.resume in (None, AUTO) else place.base(Path(str(self.resume)))
 
+    @property
+    def on_the_way(self) -> bool:
+        """Whether the run is saved before it ends."""
+        return self.every_steps is not None or self.every_s is not None
+
     def check(self) -> None:
         """UsageError for a place that cannot or must not be written. On the rank that writes."""
         place.check(self.place, self.option)

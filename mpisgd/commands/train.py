@@ -78,7 +78,7 @@ def _run(
     from mpisgd.drivers.launch import Target, launch
 
     target = Target(arguments.output, arguments.overwrite, parameters=arguments.keep_parameters)
-    console = None if world.rank else Terminal(arguments, world.virtual)
+    console = None if world.rank else Terminal(arguments, world.virtual, saving)
     outcome = launch(experiment, world, target, saving, console).outcome
     if outcome is None:
         return 0
@@ -104,8 +104,8 @@ def _tell(outcome: "Outcome", arguments: argparse.Namespace) -> None:
 class Terminal:
     """What a user at a terminal is told meanwhile; see launch.Console."""
 
-    def __init__(self, arguments: argparse.Namespace, virtual: bool):
-        self.arguments, self.virtual = arguments, virtual
+    def __init__(self, arguments: argparse.Namespace, virtual: bool, saving: Saving | None):
+        self.arguments, self.virtual, self.saving = arguments, virtual, saving
 
     def notes(self, lines: list[str]) -> None:
         for line in lines:
@@ -114,6 +114,10 @@ class Terminal:
 
     def begin(self, experiment: Experiment, dataset: Any) -> None:
         tell_assumptions(experiment, dataset, self.arguments, None if self.virtual else 0)
+        if self.saving is not None and self.saving.on_the_way:
+            same = "" if self.saving.resume else ", with --resume auto,"
+            told = f"should the run be killed, the same line{same} goes on from the last of them"
+            self.notes([f"checkpoints go to {self.saving.place}: {told}"])
 
     def tuned(self, experiment: Experiment) -> None:
         tell_tuned(experiment)

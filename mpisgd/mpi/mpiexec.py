@@ -220,8 +220,9 @@ class Job:
         return True
 
 
-def find(path: str | None = None) -> Launcher:
+def find(path: str | None = None, patience_s: float = 30.0) -> Launcher:
     """The mpiexec at `path`; else the one beside this Python, else the first on PATH.
+    `patience_s`: what it may take to say its version.
 
     UsageError when there is none, or `path` is not one.
     """
@@ -234,7 +235,7 @@ def find(path: str | None = None) -> Launcher:
         found = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
         if found is None:
             raise UsageError("no mpiexec found", None, INSTALL)
-    return _asked(os.path.abspath(found))
+    return _asked(os.path.abspath(found), patience_s)
 
 
 def own(argv: Sequence[str]) -> list[str]:
@@ -244,10 +245,10 @@ def own(argv: Sequence[str]) -> list[str]:
     return list(argv)
 
 
-def _asked(path: str) -> Launcher:
+def _asked(path: str, patience_s: float) -> Launcher:
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=30, check=False
+            [path, "--version"], capture_output=True, text=True, timeout=patience_s, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise UsageError("mpiexec", path, f"{problem}; {INSTALL}") from None

@@ -11,6 +11,10 @@ from mpisgd.values.units import LONGEST_S, parse_size, plain, seconds
 LARGEST = 2**63 - 1  # whole number, where no other bound is named
 
 
+class TooLarge(ValueError):
+    """A bound that nobody names until it is met."""
+
+
 class Kind(NamedTuple):
     """How a value is read: `parse` returns it or raises ValueError; `allowed` says what may be."""
 
@@ -23,6 +27,8 @@ class Kind(NamedTuple):
             return self.parse(value)
         except UsageError:  # it knows better what is wrong
             raise
+        except TooLarge:
+            raise UsageError(place, value, f"{self.allowed}, at most {LARGEST}") from None
         except (ValueError, TypeError, OverflowError):
             raise UsageError(place, value, self.allowed) from None
 
@@ -34,7 +40,9 @@ def whole(low: int, high: int | None = None) -> Kind:
     def parse(value: Any) -> int:
         _require(not isinstance(value, bool))
         number = int(plain(value)) if isinstance(value, str) else index(value)
-        _require(low <= number <= (LARGEST if high is None else high))
+        if high is None and number > LARGEST:
+            raise TooLarge
+        _require(low <= number and (high is None or number <= high))
         return number
 
     return Kind(allowed, parse)

@@ -65,7 +65,7 @@ def ranks(place: str, text: str, most: int = MOST_RANKS) -> list[int]:
         except ValueError:
             raise UsageError(place, text, allowed) from None
         if high < low:
-            raise UsageError(place, text, allowed)
+            raise UsageError(place, text, f"{part} goes down; write {high}:{low}")
         if len(counts) + high - low >= MOST_COUNTS:
             raise UsageError(place, text, f"at most {MOST_COUNTS} numbers of ranks")
         counts += range(low, high + 1)
