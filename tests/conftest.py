@@ -15,6 +15,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What several tests share and only one process can have is shared by tests in one process."""
+    for item in items:
+        shared = {"slurm", "lab"} & {mark.name for mark in item.iter_markers()}
+        if "intel_mpi" in getattr(item, "fixturenames", ()):
+            shared.add("impi")
+        elif "openmpi" in item.name:
+            shared.add("openmpi")
+        if shared:
+            item.add_marker(pytest.mark.xdist_group(max(shared)))
+
+
 @pytest.fixture(scope="session", params=["mpich", "openmpi", "system"])
 def mpi(request: pytest.FixtureRequest) -> Ranks:
     """Ranks on each MPI library in turn; skipped, with the reason, where it is not to be had.

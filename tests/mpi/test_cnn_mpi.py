@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from mpi_ranks import ONE_LIBRARY
 
 from mpisgd.cli import main
 from mpisgd.store.reader import read
 
+pytestmark = ONE_LIBRARY
 COMMON = (
     "train --model resnet8 --hidden 2 --data digits --data-samples 90 --batch 4 --steps 6 "
     "--evaluate-every 3 --augment crop-flip --allreduce tree"

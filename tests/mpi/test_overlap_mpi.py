@@ -1,6 +1,8 @@
 """Overlapped mini-batch SGD on real ranks: it stops as virtual ranks do."""
 
-from mpi_ranks import Ranks
+from mpi_ranks import ONE_LIBRARY, Ranks
+
+pytestmark = ONE_LIBRARY
 
 
 def test_real_ranks_stop_together_too(mpi: Ranks):

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoint_runs import unlike
-from mpi_ranks import Ranks
+from mpi_ranks import ONE_LIBRARY, Ranks
 
 from mpisgd.store.reader import read
 
+pytestmark = ONE_LIBRARY
 PROGRAM = "interrupted_train.py"
 OPTIONS = (
     "--hidden 5 --data digits --data-samples 53 --batch 3 --steps 16 --evaluate-every 6 "

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mpi_ranks import Ranks
+from mpi_ranks import ONE_LIBRARY, Ranks
 
 from mpisgd.store.reader import Run, read
 
+pytestmark = ONE_LIBRARY
 PROGRAM = "interrupted_train.py"
 STEPS, EVERY = 16, 4
 COMMON = (
