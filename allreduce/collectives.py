@@ -7,8 +7,11 @@ communicator, with the methods of a Plan. A new carrier is a file with a Runner,
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from allreduce import native
 from allreduce.algorithms import ALGORITHMS, build
 from allreduce.native import NATIVE, Native
+from allreduce.nccl import Nccl
+from allreduce.nccl import refusal as nccl_refusal
 from allreduce.plan import Plan, Runner
 from allreduce.schedule import Schedule
 
@@ -30,14 +33,22 @@ class Maker(Protocol):
     ) -> Runner: ...
 
 
+def _nothing_speaks_against_it(comm: Any, name: str, module: Any, cuda_aware: bool) -> str:
+    return ""
+
+
 class Carrier(NamedTuple):
     """One row. `chunked`: it can cut messages; `polled`: it moves on while somebody looks, else it
-    is begun and over in `start()`; `scheduled`: it can be verified, evaluated and simulated."""
+    is begun and over in `start()`; `scheduled`: it can be verified, evaluated and simulated;
+    `host`: it takes memory of the host. `refusal(comm, name, module, cuda_aware)`: why it cannot
+    work on arrays of `module`, the same on all ranks, which meet there; "" if it can."""
 
     maker: "Callable[[str, int, Nodes, Build], Maker]"
     chunked: bool = True
     polled: bool = True
     scheduled: bool = True
+    host: bool = True
+    refusal: "Callable[[Any, str, Any, bool], str]" = _nothing_speaks_against_it
 
 
 Nodes = Sequence[int] | None
@@ -53,28 +64,42 @@ def _plans(name: str, size: int, nodes: Nodes, build: Build) -> Maker:
     return make
 
 
-def _natives(name: str, size: int, nodes: Nodes, build: Build) -> Maker:
-    def make(comm: Any, source: Any, result: Any = None, **options: Any) -> Native:
-        return Native(comm, name, source, result, **options)
+def _named(runner: Callable[..., Runner]) -> "Callable[[str, int, Nodes, Build], Maker]":
+    """Of a Runner that takes its name behind the communicator."""
 
-    return make
+    def maker(name: str, size: int, nodes: Nodes, build: Build) -> Maker:
+        def make(comm: Any, source: Any, result: Any = None, **options: Any) -> Runner:
+            return runner(comm, name, source, result, **options)
+
+        return make
+
+    return maker
 
 
 PLANNED = Carrier(_plans)
 CARRIERS = {
     **dict.fromkeys(ALGORITHMS, PLANNED),
     **{
-        name: Carrier(_natives, chunked=False, polled=name != "mpi", scheduled=False)
+        name: Carrier(
+            _named(Native),
+            chunked=False,
+            polled=name != "mpi",
+            scheduled=False,
+            refusal=native.refusal,
+        )
         for name in NATIVE
     },
+    "nccl": Carrier(_named(Nccl), chunked=False, scheduled=False, host=False, refusal=nccl_refusal),
 }
 NAMES = (*CARRIERS, *(f"hierarchical:{inner}" for inner in ALGORITHMS))
-SCHEDULES = tuple(name for name in NAMES if name not in NATIVE)
 
 
 def carrier(name: str) -> Carrier:
     """The row of `name`. Any other name, as `hierarchical:ring`, is that of a schedule."""
     return CARRIERS.get(name, PLANNED)
+
+
+SCHEDULES = tuple(name for name in NAMES if carrier(name).scheduled)
 
 
 def maker(name: str, size: int, nodes: Nodes = None, build: Build = build) -> Maker:

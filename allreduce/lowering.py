@@ -1,6 +1,6 @@
 """From one rank's program to phases: messages become persistent requests, sums become work."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 
 from allreduce.arrays import HOST, WIDE, Device, Host, too_narrow
 from allreduce.errors import AllreduceError
-from allreduce.phases import Check, Exchange, Peer, Phase, Work
+from allreduce.phases import Check, Exchange, Peer, Phase, Staged, Work
 from allreduce.schedule import Message, Schedule, Step, bounds
 
 TAGS_PER_PLAN = 256  # MPI promises 32,767 tags: 127 plans at once
@@ -47,7 +47,7 @@ def lower(
     make = _StagedMessages if staged else _DirectMessages
     messages = make(comm, target, memory, edges, steps, tag, chunks)
     phases: list[Phase] = []
-    if isinstance(memory, Device):
+    if isinstance(memory, Device) and not (staged and steps):
         phases.append(Work(memory, []))  # MPI must not read before the stream has written
     for step in steps:
         phases += messages.phases(step)
@@ -110,13 +110,19 @@ class _DirectMessages:
         """One persistent request a chunk. Both ends skip what is empty."""
         make = self.comm.Send_init if action == "send to" else self.comm.Recv_init
         memory = self.memory if hasattr(span, "__cuda_array_interface__") else HOST
-        cuts = bounds(span.size, min(self.chunks, span.size) or 1).tolist()
-        for chunk, (low, high) in enumerate(pairwise(cuts)):
-            if low < high:
-                offset = message.tag * self.chunks + chunk
-                octets = memory.octets(span[low:high])
-                requests.append(make(octets, message.peer, self.tag + offset))
-                peers.append(Peer(action, message.peer, number, octets.size))
+        for chunk, (piece,) in enumerate(self._cuts(span)):
+            octets = memory.octets(piece)
+            tag = self.tag + message.tag * self.chunks + chunk
+            requests.append(make(octets, message.peer, tag))
+            peers.append(Peer(action, message.peer, number, octets.size))
+
+    def _cuts(self, *spans: Any) -> list[tuple[Any, ...]]:
+        """Spans of one size in as many pieces as messages are cut in, none of them empty."""
+        size = spans[0].size
+        edges = bounds(size, min(self.chunks, size) or 1).tolist()
+        return [
+            tuple(span[low:high] for span in spans) for low, high in pairwise(edges) if low < high
+        ]
 
 
 def _add_one(where: Any, landing: Any) -> None:
@@ -134,30 +140,42 @@ class _StagedMessages(_DirectMessages):
         self.landed = memory.empty(self.scratch.size, target.dtype)
 
     def phases(self, step: Step) -> list[Phase]:
-        """Copy out, exchange, copy in and add; the stream keeps the copies in order."""
+        """Each piece of a message is copied out, sent, copied in and added by itself."""
         requests: list[Any] = []
         peers: list[Peer] = []
-        copies_out, copies_in, used = [], [], 0
-        for receive in step.receives:
-            share = slice(used, used + self._count(receive))
-            used = share.stop
-            where, landing = self._span(receive), self.scratch[share]
-            if receive.reduce:
-                copies_in.append(partial(self.memory.to_device, self.landed[share], landing))
-                copies_in.append(partial(self.memory.add, where, self.landed[share]))
-            else:
-                copies_in.append(partial(self.memory.to_device, where, landing))
-            self._request(requests, peers, step.round, receive, landing, "receive from")
-        used = 0
-        for send in step.sends:
-            leaving = self.outgoing[used : used + self._count(send)]
-            used += self._count(send)
-            copies_out.append(partial(self.memory.to_host, leaving, self._span(send)))
-            self._request(requests, peers, step.round, send, leaving, "send to")
+        copies: list[Callable[[], None]] = []
+        landings: list[list[Callable[[], None]]] = []
+        for message, there, here in self._pairs(step.receives, self.scratch):
+            self._request(requests, peers, step.round, message, here, "receive from")
+            landings += [self._landing(message, *cut) for cut in self._cuts(there, here)]
+        for message, there, here in self._pairs(step.sends, self.outgoing):
+            self._request(requests, peers, step.round, message, here, "send to")
+            cuts = self._cuts(here, there)
+            copies += [partial(self.memory.to_host, *cut) for cut in cuts]
         if not requests:
             return []
-        out: list[Phase] = [Work(self.memory, copies_out)] if copies_out else []
-        return [*out, Exchange(requests, peers), Work(self.memory, copies_in)]
+        return [Staged(self.memory, requests, peers, copies, landings)]
+
+    def _pairs(
+        self, messages: Sequence[Message], pinned: Any
+    ) -> Iterator[tuple[Message, Any, Any]]:
+        """Each message, where it is on the device, and its share of the host's memory."""
+        used = 0
+        for message in messages:
+            count = self._count(message)
+            yield message, self._span(message), pinned[used : used + count]
+            used += count
+
+    def _landing(self, message: Message, where: Any, here: Any) -> list[Callable[[], None]]:
+        """What brings a piece that has come in."""
+        if not message.reduce:
+            return [partial(self.memory.to_device, where, here)]
+        offset = (here.ctypes.data - self.scratch.ctypes.data) // here.itemsize
+        landed = self.landed[offset : offset + here.size]
+        return [
+            partial(self.memory.to_device, landed, here),
+            partial(self.memory.add, where, landed),
+        ]
 
     def _incoming(self, step: Step) -> list[Message]:
         return list(step.receives)

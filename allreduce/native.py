@@ -12,6 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from allreduce.arrays import WIDE, Device, too_narrow
 from allreduce.communicator import abort
 from allreduce.errors import AllreduceError, BufferRefused
@@ -96,15 +98,8 @@ class Native(Runner):
         if mean and too_narrow(target.dtype):
             target = memory.empty(target.size, WIDE)
             widened = [partial(memory.copy, target, self._target)]
-        if (
-            isinstance(memory, Device)
-            and cuda_aware
-            and self.name != "mpi"
-            and "Open MPI" in library()
-        ):
-            raise BufferRefused(
-                f"{self.name} of device memory crashes Open MPI: use mpi, or cuda_aware=False"
-            )
+        if why := refusal(self.comm, self.name, memory.module, cuda_aware):
+            raise BufferRefused(f"{self.name} {why}: use mpi, or cuda_aware=False")
         output = target
         self._before = [Work(memory, widened)] if widened or isinstance(memory, Device) else []
         after = [partial(memory.divide, target, self.size)] if mean else []
@@ -197,6 +192,13 @@ class _Blocking(_Nonblocking):
         return partial(self.comm.Allreduce, self.given, self.output)
 
 
+def refusal(comm: Any, name: str, module: Any, cuda_aware: bool) -> str:
+    """Why the library's all-reduce cannot work on arrays of `module`; "" if it can."""
+    if module is not np and cuda_aware and name != "mpi" and "Open MPI" in library():
+        return "of device memory crashes Open MPI"
+    return ""
+
+
 _COLLECTIVES = {"mpi": _Blocking, "mpi-nonblocking": _Nonblocking, "mpi-persistent": _Persistent}
 
 
@@ -286,3 +288,10 @@ def cuda_aware() -> bool:
     except (OSError, AttributeError):
         return False
     return bool(query())
+
+
+def exchange_with_itself(source: Any, target: Any) -> None:
+    """One message from this process to itself, of whatever memory: what MPI cannot read ends it."""
+    from mpi4py import MPI
+
+    MPI.COMM_SELF.Sendrecv(source, 0, recvbuf=target, source=0)

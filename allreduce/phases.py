@@ -68,6 +68,79 @@ class Exchange:
             request.Free()
 
 
+class Staged(Exchange):
+    """One step of device memory through pinned memory of the host, piece by piece: what is copied
+    out is sent while the next piece is copied, what has come is copied in and added meanwhile.
+
+    `copies`: for each send, what copies its bytes out; `landings`: for each receive, what brings
+    its bytes in. `requests` and `peers`: first the receives, then the sends.
+    """
+
+    def __init__(
+        self,
+        memory: Host,
+        requests: Sequence[Any],
+        peers: Sequence[Peer],
+        copies: Operations,
+        landings: Sequence[Operations],
+    ):
+        super().__init__(requests, peers)
+        self.memory, self.copies, self.landings = memory, list(copies), list(landings)
+        self._receives = len(self.landings)
+        self._outgoing: list[Poll | None] = []  # of the copies that have not been sent
+        self._open: list[int] = []  # requests that were started and have not come
+        self._last: Poll | None = None
+        self._ended = False
+
+    def begin(self) -> None:
+        self._last, self._ended = None, False
+        self._open = list(range(self._receives))
+        for start in self._starts[: self._receives]:
+            start()
+        self._outgoing = []
+        for copy in self.copies:
+            copy()
+            self._outgoing.append(self.memory.fence())
+
+    def done(self, patience: int = 0) -> bool:
+        while not self._moved_on():
+            if not patience:
+                return False
+            patience -= 1
+        return True
+
+    def _moved_on(self) -> bool:
+        """Send what has been copied, bring in what has come; whether that was all."""
+        while self._outgoing and _over(self._outgoing[0]):
+            number = len(self.requests) - len(self._outgoing)
+            self._starts[number]()
+            self._open.append(number)
+            self._outgoing.pop(0)
+        for number in [each for each in self._open if self._tests[each]()]:
+            self._open.remove(number)
+            for operation in self.landings[number] if number < self._receives else ():
+                operation()
+        if self._outgoing or self._open:
+            return False
+        if not self._ended:
+            self._ended, self._last = True, self.memory.fence() if self.landings else None
+        return _over(self._last)
+
+    def pending(self) -> list[Peer]:
+        waiting = [each for each in self._open if not self._tests[each]()]
+        return [self.peers[each] for each in waiting]
+
+    def free(self) -> None:
+        for number, request in enumerate(self.requests):
+            if number in self._open and not request.Test():
+                request.Cancel()
+            request.Free()
+
+
+def _over(poll: Poll | None) -> bool:
+    return poll is None or poll()
+
+
 class Work:
     """Operations on a memory; on a device they are done when its stream has come so far."""
 
@@ -81,7 +154,7 @@ class Work:
         self._poll = self.memory.fence()
 
     def done(self, patience: int = 0) -> bool:
-        return self._poll is None or self._poll()
+        return _over(self._poll)
 
     def pending(self) -> list[Peer]:
         return []

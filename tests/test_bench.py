@@ -184,7 +184,7 @@ def test_the_fastest_of_either_side_is_compared_and_chosen_only_where_it_is_know
 
 def test_a_call_that_does_nothing_or_spoils_its_input_is_counted_wrong():
     comm = World(1).comm(0)
-    apart = Vectors("numpy", 7, np.dtype("float32"), in_place=False)
+    apart = Vectors(np, 7, np.dtype("float32"), in_place=False)
     assert apart.count_wrong(comm, lambda: None, 1.0) == 7
 
     def copy():
@@ -204,7 +204,7 @@ def test_a_call_that_does_nothing_or_spoils_its_input_is_counted_wrong():
 def test_our_own_are_right_on_one_rank(name):
     comm = World(1).comm(0)
     for in_place in (True, False):
-        vectors = Vectors("numpy", 5, np.dtype("float16"), in_place)
+        vectors = Vectors(np, 5, np.dtype("float16"), in_place)
         made = operation(comm, name, vectors)
         assert vectors.count_wrong(comm, made.run, 1.0) == 0
         made.close()

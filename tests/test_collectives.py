@@ -17,12 +17,12 @@ SCHEDULED = [name for name, row in CARRIERS.items() if row.scheduled]
 
 
 def test_a_row_each_and_only_a_blocking_call_cannot_be_polled():
-    assert list(CARRIERS) == [*ALGORITHMS, *NATIVE]
+    assert list(CARRIERS) == [*ALGORITHMS, *NATIVE, "nccl"]
     assert list(ALGORITHMS) == SCHEDULED
     assert [name for name, row in CARRIERS.items() if not row.polled] == ["mpi"]
     assert all(row.chunked == row.scheduled for row in CARRIERS.values())
     assert carrier("hierarchical:tree") is CARRIERS["hierarchical"]
-    assert set(SCHEDULES) == set(NAMES) - set(NATIVE)
+    assert set(SCHEDULES) == set(NAMES) - {*NATIVE, "nccl"}
     for name in ("rings", "mpi:ring", "hierarchical:mpi", "hierarchical:"):
         with pytest.raises(ScheduleError, match="no all-reduce named"):
             maker(name, 1)

@@ -1,6 +1,8 @@
 """Plans on device memory, without a device: a double whose bytes come late, as a stream's do."""
 
 import itertools
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -76,6 +78,31 @@ def test_means_of_halves_have_the_bits_of_evaluate_everywhere(name, where):
         one.close()
 
 
+def test_a_piece_is_sent_while_the_next_is_still_copied_out():
+    """And what comes is copied in while others are on their way."""
+    world = World(2, 3, octets=device_double.octets)
+    given = [device_double.array(np.full(8, float(rank))) for rank in range(2)]
+    plans = [Plan(world.comm(r), build("butterfly", 2), v, chunks=4) for r, v in enumerate(given)]
+    copied_when_sent, added_when_open = set(), set()
+    for one in plans:
+        one.start()
+    waiting = list(plans)
+    while waiting:
+        world.look()
+        waiting = [one for one in waiting if not one.test()]
+        for one in waiting:
+            stage = one._phases[one._position]
+            if isinstance(stage, phases.Staged):
+                copied_when_sent.add(len(stage._outgoing))
+                added_when_open.add(sum(each < stage._receives for each in stage._open))
+    assert copied_when_sent >= {4, 0}
+    assert copied_when_sent & {1, 2, 3}
+    assert added_when_open & {1, 2, 3}
+    assert [array.now().tolist() for array in given] == [[1.0] * 8] * 2
+    for one in plans:
+        one.close()
+
+
 def no_fence(monkeypatch) -> None:
     monkeypatch.setattr(arrays.Device, "fence", lambda self: None)
 
@@ -94,6 +121,18 @@ def fence_before_the_work(monkeypatch) -> None:
     monkeypatch.setattr(phases.Work, "begin", begin)
 
 
+def fences_before_the_copies(monkeypatch) -> None:
+    stage = phases.Staged.__init__
+
+    def early(self, memory, requests, peers, copies, landings):
+        polls = []
+        first = [partial(lambda copy: (polls.append(memory.fence()), copy()), c) for c in copies]
+        stage(self, memory, requests, peers, first, landings)
+        self.memory = SimpleNamespace(fence=lambda: polls.pop(0) if polls else memory.fence())
+
+    monkeypatch.setattr(phases.Staged, "__init__", early)
+
+
 @pytest.mark.parametrize(
     ("fault", "cuda_aware"),
     [
@@ -101,7 +140,7 @@ def fence_before_the_work(monkeypatch) -> None:
         (no_fence, False),
         (no_fence_before_the_first_message, True),
         (fence_before_the_work, True),
-        (fence_before_the_work, False),
+        (fences_before_the_copies, False),
     ],
 )
 def test_the_device_double_sees_bytes_sent_too_early(fault, cuda_aware, monkeypatch):

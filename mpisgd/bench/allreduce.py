@@ -4,7 +4,7 @@ import argparse
 import math
 import random
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -14,8 +14,10 @@ from allreduce import measure as timing
 from allreduce.collectives import CARRIERS, carrier
 from allreduce.errors import AllreduceError
 from allreduce.measure import Rule
-from mpisgd.bench import options, record
-from mpisgd.bench.operations import MOCK_UPS, Vectors, module_of, operation
+from mpisgd.bench import memory, options, record
+from mpisgd.bench.memory import Memory
+from mpisgd.bench.operations import MOCK_UPS, Vectors, operation
+from mpisgd.mpi import devices
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
 
@@ -30,6 +32,7 @@ FASTEST: tuple[tables.Column | str, ...] = (
     "bytes", "in_place", "ours", "chunks", "ours_s", "library", "library_s",
     *(tables.Column(key, ".3f") for key in ("ratio", "ratio_low", "ratio_high")), "use",
 )  # fmt: skip
+DEVICE_COLUMNS = ("memory", "device_s")
 OSU_COLUMNS = ("osu_avg_s", "osu_min_s", "osu_max_s")
 
 
@@ -53,13 +56,15 @@ class Settings:
     chunks: tuple[int, ...]
     in_turn: bool
     backend: str
+    device: str | None
+    cuda_aware: str
     rule: Rule
     seed: int
     deadline_s: float
 
     def check(self, comm: Any) -> None:
-        """UsageError for what the number of ranks does not allow."""
-        module_of(self.backend)
+        """UsageError for what the number of ranks does not allow, or a device that is not there."""
+        devices.module_of(self.backend, self.device)
         try:
             timing.trials(comm.Get_size(), self.dtype)
         except AllreduceError as mistake:
@@ -96,21 +101,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--algorithms", default="all", metavar="NAMES", help=f"with commas: {known} [all]")
     add("--sizes", metavar="SIZES", help="bytes, such as 4:64M or 4,1K,1M [4:1M]")
-    add("--dtype", choices=DTYPES, default="float32", help="of the elements [float32]")
+    add("--dtype", choices=DTYPES, default="float32")
     place = parser.add_mutually_exclusive_group()
     for name in PLACES:
-        place.add_argument(f"--{name}", dest="place", action="store_const", const=name,
-                           help="where the result lies [in-place]")  # fmt: skip
+        place.add_argument(f"--{name}", dest="place", action="store_const", const=name)
     parser.set_defaults(place="in-place")
     add("--chunks", default="1", metavar="N", help="messages a transfer is cut in, as 1,4 [1]")
     add("--in-turn", action="store_true", help="call all algorithms of a size in turn, so that "
         "what else goes on strikes all alike; by default each is measured by itself")  # fmt: skip
-    add(
-        "--backend",
-        choices=("numpy", "cupy"),
-        default="numpy",
-        help="memory of the vectors [numpy]",
-    )
     add("--no-mock-ups", action="store_true", help="with mpi, don't also measure what its "
         "reduce + bcast and reduce-scatter + allgather take")  # fmt: skip
     add("--osu", action="store_true", help="also the columns of the OSU benchmarks")
@@ -118,7 +116,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def settings(arguments: argparse.Namespace) -> Settings:
     """From the command line. UsageError."""
-    names = options.algorithms(arguments.algorithms, (*CARRIERS, *MOCK_UPS), tuple(CARRIERS))
+    names = options.algorithms(
+        arguments.algorithms, (*CARRIERS, *MOCK_UPS), memory.default(arguments)
+    )
     if "mpi" in names and not arguments.no_mock_ups:
         names = tuple(dict.fromkeys((*names, *MOCK_UPS)))
     dtype = np.dtype(arguments.dtype)
@@ -131,6 +131,8 @@ def settings(arguments: argparse.Namespace) -> Settings:
         options.chunks(arguments.chunks),
         arguments.in_turn,
         arguments.backend,
+        arguments.device,
+        arguments.cuda_aware,
         options.rule(arguments),
         options.seed(arguments),
         options.deadline(arguments),
@@ -140,12 +142,16 @@ def settings(arguments: argparse.Namespace) -> Settings:
 def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
     """Measure, record, print; 1 if any sum was wrong."""
     where = record.places(comm, arguments, chosen.deadline_s)
+    lies = Memory.of(comm, chosen)
+    names, without = lies.possible(comm, chosen.algorithms)
+    chosen = replace(chosen, algorithms=names)
     blocks = chosen.blocks()
     rows: dict[Case, dict[str, Any]] = {}
     config = {"benchmark": "allreduce", **asdict(chosen)}
-    with record.Record(comm, where, arguments, config, len(blocks)) as log:
+    with record.Record(comm, where, arguments, config, len(blocks), lies.facts()) as log:
+        log.notes([*lies.notes(), *without])
         for block in blocks:
-            for case, row, seconds in _measure(comm, block, chosen, where.nodes):
+            for case, row, seconds in _measure(comm, block, chosen, where.nodes, lies):
                 rows[case] = row
                 log.case({"benchmark": "allreduce", **row}, seconds)
             log.step()
@@ -155,7 +161,8 @@ def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
         log.complete({"mock_up_rule": verdicts, "fastest": best, "wrong": wrongs})
     wrong = [row for row in table if row["wrong"]]
     if log.speaks:
-        columns = COLUMNS + (OSU_COLUMNS if arguments.osu else ())
+        columns = COLUMNS + (DEVICE_COLUMNS if lies.on_device else ())
+        columns += OSU_COLUMNS if arguments.osu else ()
         shown = [tables.render(columns, table, arguments.format)]
         if best and arguments.format == "table":
             shown.append(tables.render(FASTEST, best, "table"))
@@ -219,26 +226,30 @@ def _compared(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(
-    comm: Any, block: list[Case], chosen: Settings, nodes: list[int]
+    comm: Any, block: list[Case], chosen: Settings, nodes: list[int], lies: Memory
 ) -> list[tuple[Case, dict[str, Any], np.ndarray]]:
     """The rows of a block, and their samples [repetition, rank]."""
     dtype, first = np.dtype(chosen.dtype), block[0]
-    vectors = Vectors(chosen.backend, first.bytes // dtype.itemsize, dtype, first.in_place)
+    vectors = Vectors(lies.module, first.bytes // dtype.itemsize, dtype, first.in_place)
     made = [
         operation(
             comm, case.algorithm, vectors, chunks=case.chunks, nodes=nodes,
-            deadline=chosen.deadline_s,
+            deadline=chosen.deadline_s, cuda_aware=lies.awareness.aware,
         )
         for case in block
     ]  # fmt: skip
     calls = [each.run for each in made]
     seconds = timing.repeat(comm, calls, chosen.rule, deadline=chosen.deadline_s)
     wrong = [vectors.count_wrong(comm, call, chosen.deadline_s) for call in calls]
+    there = [
+        lies.by_device(comm, case.algorithm, call, chosen.rule.maximum, chosen.deadline_s)
+        for case, call in zip(block, calls, strict=True)
+    ]
     for each in made:
         each.close()
     return [
-        (case, _row(comm.Get_size(), chosen.dtype, case, samples, faults), samples)
-        for case, samples, faults in zip(block, seconds, wrong, strict=True)
+        (case, _row(comm.Get_size(), chosen.dtype, case, samples, faults) | more, samples)
+        for case, samples, faults, more in zip(block, seconds, wrong, there, strict=True)
     ]
 
 

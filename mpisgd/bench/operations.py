@@ -2,17 +2,14 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from allreduce import arrays, measure
-from allreduce.native import NATIVE, bare, cuda_aware
+from allreduce.native import NATIVE, bare
 from allreduce.plan import Runner
 from allreduce.schedule import bounds
-from mpisgd.mpi.session import local_rank
-from mpisgd.values.errors import MissingExtra
 from mpisgd.values.schedules import maker
 
 Call = Callable[[], object]
@@ -28,8 +25,8 @@ class Operation(NamedTuple):
 class Vectors:
     """What is reduced, and where the sum goes: the same array when it is in place."""
 
-    def __init__(self, backend: str, count: int, dtype: np.dtype, in_place: bool):
-        self.module = module_of(backend)
+    def __init__(self, module: Any, count: int, dtype: np.dtype, in_place: bool):
+        self.module = module  # NumPy or CuPy
         self.source = self.module.zeros(count, dtype)
         self.source[...] = 0  # now the pages are there
         self.result = self.source if in_place else self.module.zeros(count, dtype)
@@ -57,17 +54,6 @@ class Vectors:
         return vector if self.module is np else vector.get()
 
 
-def module_of(backend: str) -> Any:
-    """NumPy, or CuPy on the device of this rank; MissingExtra where that is not installed."""
-    try:
-        module = import_module(backend)
-    except ImportError:
-        raise MissingExtra("CuPy", f"--backend {backend}", "cuda12") from None
-    if module is not np:
-        module.cuda.Device(local_rank() % module.cuda.runtime.getDeviceCount()).use()
-    return module
-
-
 def operation(
     comm: Any,
     name: str,
@@ -76,13 +62,19 @@ def operation(
     chunks: int = 1,
     nodes: Sequence[int] | None = None,
     deadline: float = 60.0,
+    cuda_aware: bool = False,
 ) -> Operation:
     """The all-reduce `name`. The library's run bare on host memory, as any program calls them."""
     if name in MOCK_UPS:
-        return Operation(MOCK_UPS[name](comm, vectors.source, vectors.result), _nothing)
+        call = MOCK_UPS[name](comm, vectors.source, vectors.result)
+        return Operation(
+            call if vectors.module is np else _after_the_stream(vectors, call), _nothing
+        )
     if name in NATIVE and isinstance(vectors.source, np.ndarray):
         return Operation(*bare(comm, name, vectors.source, vectors.result))
-    made = pending(comm, name, vectors, chunks=chunks, nodes=nodes, deadline=deadline)
+    made = pending(
+        comm, name, vectors, chunks=chunks, nodes=nodes, deadline=deadline, cuda_aware=cuda_aware
+    )
     start, wait = made.start, made.wait
 
     def run() -> None:
@@ -100,13 +92,24 @@ def pending(
     chunks: int = 1,
     nodes: Sequence[int] | None = None,
     deadline: float = 60.0,
+    cuda_aware: bool = False,
 ) -> Runner:
     """The all-reduce `name` with the methods of a Plan."""
-    options: dict[str, Any] = {"chunks": chunks, "deadline": deadline}
-    if not isinstance(vectors.source, np.ndarray):
-        options["cuda_aware"] = cuda_aware()
     result = None if vectors.in_place else vectors.result
-    return maker(name, comm.Get_size(), nodes)(comm, vectors.source, result, **options)
+    return maker(name, comm.Get_size(), nodes)(
+        comm, vectors.source, result, chunks=chunks, deadline=deadline, cuda_aware=cuda_aware
+    )
+
+
+def _after_the_stream(vectors: Vectors, call: Call) -> Call:
+    """`call` once the device has done what is queued: MPI knows of no stream."""
+    stream = vectors.module.cuda.get_current_stream()
+
+    def run() -> None:
+        stream.synchronize()
+        call()
+
+    return run
 
 
 def _nothing() -> None:

@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -15,8 +15,11 @@ from allreduce import measure as timing
 from allreduce.collectives import CARRIERS, carrier
 from allreduce.measure import Rule
 from mpisgd.bench import options, record
+from mpisgd.bench.device import DeviceGemm
+from mpisgd.bench.memory import Memory
 from mpisgd.bench.operations import Vectors, library_of, pending
 from mpisgd.bench.work import Gemm, Sleep, Span, Work, beside
+from mpisgd.mpi import devices
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import duration, wholes
@@ -36,6 +39,7 @@ COLUMNS = (
     tables.Column("dilation", ".3f"),
     "longest_poll_s", "library",
 )  # fmt: skip
+DEVICE_COLUMNS = ("memory", tables.Column("device_dilation", ".3f"))
 
 
 class Case(NamedTuple):
@@ -56,6 +60,9 @@ class Settings:
     chunks: int
     work: str
     work_s: float | None
+    backend: str
+    device: str | None
+    cuda_aware: str
     polls: tuple[int, ...]
     progress: tuple[str, ...]
     rule: Rule
@@ -63,7 +70,8 @@ class Settings:
     deadline_s: float
 
     def check(self, comm: Any) -> None:
-        """UsageError for what MPI does not allow."""
+        """UsageError for what MPI does not allow, or a device that is not there."""
+        devices.module_of(self.backend, self.device)
         library = library_of(comm)
         if "thread" in self.progress and library.Query_thread() < library.THREAD_MULTIPLE:
             allowed = "poll: this MPI library was not started for threads"
@@ -85,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--chunks", default="1", metavar="N", help="messages a transfer is cut in [1]")
     add("--work", choices=WORKS, default="gemm", help="a core at work, or idle as beside an "
         "accelerator [gemm]")  # fmt: skip
-    add("--work-time", metavar="TIME", help="such as 5ms [as long as the communication alone]")
+    add("--work-time", metavar="T", help="[as long as the communication alone]")
     add("--polls", default="0,1,4,16,64", metavar="N", help="looks in the work [0,1,4,16,64]")
     add("--progress", default="poll,thread", metavar="WHO", help="[poll,thread]")
 
@@ -115,6 +123,9 @@ def settings(arguments: argparse.Namespace) -> Settings:
         arguments.work,
         None if arguments.work_time is None
         else duration(1e-6).read("--work-time", arguments.work_time),
+        arguments.backend,
+        arguments.device,
+        arguments.cuda_aware,
         tuple(dict.fromkeys(polls)),
         progress,
         options.rule(arguments),
@@ -126,15 +137,21 @@ def settings(arguments: argparse.Namespace) -> Settings:
 def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
     """Measure, record, print."""
     where = record.places(comm, arguments, chosen.deadline_s)
+    lies = Memory.of(comm, chosen)
+    names, without = lies.possible(comm, chosen.algorithms)
+    chosen = replace(chosen, algorithms=names)
     cases = chosen.cases()
     order = list(cases)
     random.Random(chosen.seed).shuffle(order)  # the same on all ranks
     rows: dict[Case, dict[str, Any]] = {}
     config = {"benchmark": "overlap", **asdict(chosen)}
     with ExitStack() as stack:
-        log = stack.enter_context(record.Record(comm, where, arguments, config, len(cases)))
+        log = stack.enter_context(
+            record.Record(comm, where, arguments, config, len(cases), lies.facts())
+        )
+        log.notes([*lies.notes(), *without])
         thread = stack.enter_context(_Thread(comm)) if "thread" in chosen.progress else None
-        bench = _Bench(comm, chosen, where.nodes, thread)
+        bench = _Bench(comm, chosen, where.nodes, thread, lies)
         for case in order:
             rows[case], samples = bench.measure(case)
             for part, seconds in samples.items():
@@ -143,7 +160,8 @@ def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
         log.complete({})
     if log.speaks:
         table = [rows[case] for case in cases]
-        print(tables.render(COLUMNS, table, arguments.format), flush=True)
+        columns = (*COLUMNS, *(DEVICE_COLUMNS if lies.on_device else ()))
+        print(tables.render(columns, table, arguments.format), flush=True)
         for line in fewer_looks(table):
             record.warn(line)
     return 0
@@ -180,9 +198,15 @@ class _Bench:
     """What the cases share."""
 
     def __init__(
-        self, comm: Any, chosen: Settings, nodes: list[int], thread: ProgressThread | None
+        self,
+        comm: Any,
+        chosen: Settings,
+        nodes: list[int],
+        thread: ProgressThread | None,
+        lies: Memory,
     ):
         self.comm, self.chosen, self.nodes, self.thread = comm, chosen, nodes, thread
+        self.lies = lies
 
     def measure(self, case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """One row, and the samples [repetition, rank] of its parts."""
@@ -201,7 +225,8 @@ class _Bench:
         plan.close()
         samples = dict(zip(("compute", "communication", "together"), seconds, strict=True))
         samples["exposed"], longest, polls = self._told(spans[-seconds.shape[1] :])
-        return self._row(case, samples, longest, polls), samples
+        there = self._device_row(case, work) if isinstance(work, DeviceGemm) else {}
+        return self._row(case, samples, longest, polls) | there, samples
 
     def _pending(self, case: Case) -> tuple[Any, Any]:
         """The plan, and what starts it and waits for it."""
@@ -209,8 +234,9 @@ class _Bench:
         chunks = self.chosen.chunks if carrier(case.algorithm).chunked else 1
         plan = pending(
             self.thread.comm if threaded and self.thread else self.comm, case.algorithm,
-            Vectors("numpy", case.bytes // DTYPE.itemsize, DTYPE, in_place=True),
+            Vectors(self.lies.module, case.bytes // DTYPE.itemsize, DTYPE, in_place=True),
             chunks=chunks, nodes=self.nodes, deadline=self.chosen.deadline_s,
+            cuda_aware=self.lies.awareness.aware,
         )  # fmt: skip
         if threaded and self.thread:
             return plan, ThreadedAllreduce(self.thread, plan, time.perf_counter)
@@ -226,12 +252,24 @@ class _Bench:
         """The same on all ranks."""
         if self.chosen.work == "sleep":
             return Sleep(seconds)
+        if self.lies.on_device:
+            told = timing.gather(
+                self.comm, DeviceGemm.calibrate(self.lies.module), self.chosen.deadline_s
+            )
+            dimension, piece_s = told[int(np.argmax(told[:, 1]))]  # the slowest rank's
+            return DeviceGemm(self.lies.module, int(dimension), seconds, piece_s)
         told = timing.gather(self.comm, [Gemm(1).piece_s()], self.chosen.deadline_s)
         return Gemm(max(1, round(seconds / float(np.median(told)))))
 
     def _repeat(self, *operations: Any) -> np.ndarray:
         chosen = self.chosen
         return timing.repeat(self.comm, operations, chosen.rule, deadline=chosen.deadline_s)
+
+    def _device_row(self, case: Case, work: DeviceGemm) -> dict[str, Any]:
+        """More columns, by the device's clock: the work was called alone and beside, in turn."""
+        alone, beside = np.median(work.seconds[0::2]), np.median(work.seconds[1::2])
+        told = timing.gather(self.comm, [beside / alone], self.chosen.deadline_s)
+        return {"memory": self.lies.words(case.algorithm), "device_dilation": float(told.max())}
 
     def _told(self, spans: list[Span]) -> tuple[np.ndarray, float, int]:
         """Exposed seconds [repetition, rank], the longest poll anywhere, polls in one call."""

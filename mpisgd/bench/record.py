@@ -57,7 +57,9 @@ class Record:
         arguments: argparse.Namespace,
         config: dict[str, Any],
         cases: int,
+        facts: dict[str, Any],
     ):
+        """`facts`: of the device."""
         self.speaks = comm.Get_rank() == 0
         self._store, self._bar = None, None
         if not self.speaks:
@@ -74,9 +76,15 @@ class Record:
             if own := digests(config["algorithms"], comm.Get_size()):
                 config = config | {"plugin_sha256": [f"{n} {own[n]}" for n in own]}
             self._store = Writer(
-                arguments.output, kind="bench", config=config, environment=_circumstances(where),
-                ranks=comm.Get_size(), overwrite=arguments.overwrite,
+                arguments.output, kind="bench", config=config,
+                environment=_circumstances(where) | facts, ranks=comm.Get_size(),
+                overwrite=arguments.overwrite,
             )  # fmt: skip
+
+    def notes(self, lines: list[str]) -> None:
+        """What a reader of the figures has to know."""
+        for line in lines if self.speaks else ():
+            warn(line)
 
     def case(self, row: dict[str, Any], seconds: Any) -> None:
         """One case measured: what it was and gave, and its samples [repetition, rank]."""

@@ -217,6 +217,8 @@ class Experiment:
         if self.chunks != 1 and not carries.chunked:
             allowed = f"1 only: --allreduce {self.allreduce} cuts messages by itself"
             yield UsageError("--chunks", self.chunks, allowed)
+        if not carries.host:
+            yield UsageError("--allreduce", self.allreduce, "it takes arrays of devices alone")
         if self.price_as is not None and carries.scheduled:
             allowed = f"--allreduce {self.allreduce} is priced as itself"
             yield UsageError("--price-as", self.price_as, allowed)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from allreduce.testing.device import runtime
+from allreduce.testing.device import memory, nccl, runtime
 from allreduce.testing.device.array import NAME, REDUCTIONS, empty, launch, ndarray
 from allreduce.testing.device.runtime import Event, Stream, counts, settings
 
@@ -37,25 +37,26 @@ cuda = ModuleType("cupy.cuda")
 cuda.__dict__.update(
     Event=Event,
     Stream=Stream,
-    Device=runtime.Device,
+    Device=memory.Device,
     get_current_stream=runtime.current_stream,
-    alloc_pinned_memory=runtime.alloc_pinned_memory,
-    get_elapsed_time=lambda start_event, end_event: 0.0,
+    alloc_pinned_memory=memory.alloc_pinned_memory,
+    get_elapsed_time=runtime.elapsed,
     is_available=lambda: settings.devices > 0,
     runtime=SimpleNamespace(
         CUDARuntimeError=runtime.CUDARuntimeError,
         getDevice=lambda: runtime.local.device,
-        getDeviceCount=runtime.device_count,
+        getDeviceCount=memory.device_count,
         eventQuery=runtime.event_query,
         driverGetVersion=lambda: 0,
         runtimeGetVersion=lambda: 0,
-        memGetInfo=lambda: runtime.Device().mem_info,
+        memGetInfo=lambda: memory.Device().mem_info,
         getDeviceProperties=lambda device: {"name": b"a double", "totalGlobalMem": settings.memory},
     ),
     memory=SimpleNamespace(OutOfMemoryError=runtime.OutOfMemoryError),
 )
 
 sys.modules[NAME] = sys.modules[__name__]
+sys.modules[f"{__name__}.cuda"], sys.modules[f"{__name__}.cuda.nccl"] = cuda, nccl
 
 
 def zeros(shape: Any, dtype: Any = float) -> ndarray:

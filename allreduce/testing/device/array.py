@@ -6,16 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from allreduce.testing.device.runtime import (
-    GARBAGE,
-    Device,
-    Memory,
-    Stream,
-    counts,
-    current_stream,
-    is_pinned,
-    local,
-)
+from allreduce.testing.device.memory import Device, Memory, is_pinned
+from allreduce.testing.device.runtime import GARBAGE, Stream, counts, current_stream, local
 
 NAME = "device_double"  # of its module, as its arrays say: CuPy's say "cupy"
 SCALARS = (bool, int, float, complex, np.generic)

@@ -1,26 +1,24 @@
-"""The runtime of the double: devices, memory, streams, events, and errors that stay.
+"""The runtime of the double: streams, events, and errors that stay.
 
 Nothing is done when it is called. A stream's operations take effect when somebody waits for it, or
 when an event recorded after them has been asked often enough; whenever an event is asked, other
 streams may move on as well. All of it follows from a seed and the calls.
 """
 
-import ctypes
 import itertools
 import os
 import random
 import threading
+import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
 GARBAGE = 0xA5
 PREFIX = "DEVICE_DOUBLE_"
-RESERVED = 1 << 38  # bytes of addresses that nobody may read or write
 NAMES = {
     35: "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version",
     100: "cudaErrorNoDevice: no CUDA-capable device is detected",
@@ -82,14 +80,19 @@ _events: "weakref.WeakValueDictionary[int, Event]" = weakref.WeakValueDictionary
 _numbers = itertools.count()
 _failed = 0  # the error that all calls give from now on
 _done = 0  # operations
-_used: Counter[int] = Counter()  # bytes a device
-_next = 0  # address
 
 
 def check() -> None:
     """Raises the error that stays, if there was one."""
     if _failed:
         raise CUDARuntimeError(_failed)
+
+
+def synchronize() -> None:
+    """Until all that is queued anywhere is done."""
+    for stream in list(_streams):
+        stream.run_to(stream.position + len(stream.queue))
+    check()
 
 
 def recover() -> None:
@@ -99,49 +102,6 @@ def recover() -> None:
     for stream in list(_streams):
         stream.position += len(stream.queue)
         stream.queue.clear()
-
-
-def _reserve() -> int:
-    """Addresses that nobody can read or write: who does is ended by the system."""
-    library = ctypes.CDLL(None, use_errno=True)
-    library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = [
-        ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long,
-    ]  # fmt: skip
-    private_anonymous_unbacked = 0x2 | 0x20 | 0x4000
-    return int(library.mmap(None, RESERVED, 0, private_anonymous_unbacked, -1, 0))
-
-
-_base = _reserve()
-
-
-class Memory:
-    """Bytes of a device, under an address of their own; its stream may use them again once its
-    array is gone, as a pool does, and fills them with garbage."""
-
-    def __init__(self, nbytes: int):
-        global _next
-        check()
-        self.nbytes, self.device, self.stream = nbytes, local.device, current_stream().lane
-        self.octets = np.full(nbytes, GARBAGE, np.uint8)
-        with lock:
-            if _used[self.device] + nbytes > settings.memory:
-                used = _used[self.device]
-                raise OutOfMemoryError(
-                    f"Out of memory allocating {nbytes:,} bytes (allocated so far: {used:,} bytes)"
-                )
-            _used[self.device] += nbytes
-            self.address = _base + _next
-            _next = (_next + nbytes + 511) // 512 * 512
-        if settings.aware:
-            self.address = self.octets.ctypes.data
-
-    def __del__(self) -> None:
-        if "address" in self.__dict__:
-            _used[self.device] -= self.nbytes
-            octets = self.octets
-            if self.stream.queue:
-                self.stream.queue.append(lambda: octets.fill(GARBAGE))
 
 
 class Stream:
@@ -264,6 +224,7 @@ class Event:
         self.ptr, self.device, self.timed = id(self), local.device, not disable_timing
         self.stream: Stream | None = None
         self.end = self.polls = 0
+        self.moment = 0.0  # when the device came so far, by the host's clock
         _events[self.ptr] = self
 
     def record(self, stream: Stream | None = None) -> None:
@@ -273,8 +234,13 @@ class Event:
         if where != self.device:
             raise CUDARuntimeError(400)
         self.stream = lane = stream.lane
+        if self.timed:
+            lane.put(self._strike)
         self.end = lane.position + len(lane.queue)
         self.polls = _random.randint(1, settings.polls) if settings.polls else 0
+
+    def _strike(self) -> None:
+        self.moment = time.perf_counter()
 
     def query(self) -> int:
         """0, 600 or the error that stays."""
@@ -300,9 +266,29 @@ class Event:
         check()
 
 
+def elapsed(start_event: Event, end_event: Event) -> float:
+    """Milliseconds between two events that were made for timing and have happened."""
+    for event in (start_event, end_event):
+        if not event.timed or event.stream is None:
+            raise CUDARuntimeError(400)
+        if event.stream.position < event.end:
+            raise CUDARuntimeError(600)
+    return (end_event.moment - start_event.moment) * 1e3
+
+
 def event_query(event: int) -> int:
     """cudaEventQuery: the status, which raises nothing."""
     return _events[event].query()
+
+
+def stream_at(ptr: int) -> Stream:
+    """Whose handle that is."""
+    return next(stream for stream in _streams if stream.ptr == ptr)
+
+
+def host() -> str:
+    """Where this process runs, and the devices are."""
+    return os.uname().nodename
 
 
 def _wander(asked: Stream) -> None:
@@ -314,73 +300,3 @@ def _wander(asked: Stream) -> None:
         chosen = _random.choice(sorted(others, key=lambda stream: stream.number))
         for _ in range(_random.randint(1, 3)):
             chosen.step()
-
-
-class Device:
-    """One of them; a thread works at its own current one."""
-
-    def __init__(self, device: "int | Device | None" = None):
-        self.id = local.device if device is None else int(device)
-
-    def _check(self) -> None:
-        if not 0 <= self.id < device_count():
-            raise CUDARuntimeError(101)
-
-    def __enter__(self) -> "Device":
-        self._check()
-        local.devices.append(local.device)
-        local.device = self.id
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        local.device = local.devices.pop()
-
-    def use(self) -> None:
-        self._check()
-        local.device = self.id
-
-    def synchronize(self) -> None:
-        for stream in list(_streams):
-            stream.synchronize()
-
-    @property
-    def mem_info(self) -> tuple[int, int]:
-        """Bytes that are free, and in all."""
-        return settings.memory - _used[self.id], settings.memory
-
-    @property
-    def pci_bus_id(self) -> str:
-        return f"0000:{self.id:02X}:00.0"
-
-    def __int__(self) -> int:
-        return self.id
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and self.id == other.id
-
-    def __hash__(self) -> int:
-        return self.id
-
-
-def device_count() -> int:
-    """CUDARuntimeError where there is none, as the runtime has it."""
-    if settings.devices < 1:
-        raise CUDARuntimeError(35 if settings.devices < 0 else 100)
-    return settings.devices
-
-
-class PinnedMemory(bytearray):
-    """Page-locked: the device reads and writes it by itself, later."""
-
-
-def alloc_pinned_memory(size: int) -> PinnedMemory:
-    check()
-    counts["pinned"] += 1
-    return PinnedMemory(bytes([GARBAGE]) * max(512, size))
-
-
-def is_pinned(array: Any) -> bool:
-    """Whether the bytes of a NumPy array are such memory."""
-    while isinstance(array, np.ndarray):
-        array = array.base
-    return isinstance(getattr(array, "obj", array), PinnedMemory)

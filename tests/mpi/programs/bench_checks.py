@@ -62,7 +62,7 @@ def who_does_not_come_is_named() -> None:
 
 def faults_are_counted(in_place: bool, dtype: str) -> None:
     """One rank dropped, another counted twice; a sum that is old; a sum that is off by one."""
-    vectors = Vectors("numpy", 11, np.dtype(dtype), in_place)
+    vectors = Vectors(np, 11, np.dtype(dtype), in_place)
     made = operation(COMM, "mpi", vectors)
 
     def replaced() -> None:
@@ -86,7 +86,7 @@ def faults_are_counted(in_place: bool, dtype: str) -> None:
 
 def mock_ups_are_right(in_place: bool, count: int) -> None:
     for name in MOCK_UPS:
-        vectors = Vectors("numpy", count, np.dtype("float32"), in_place)
+        vectors = Vectors(np, count, np.dtype("float32"), in_place)
         made = operation(COMM, name, vectors)
         assert vectors.count_wrong(COMM, made.run, 10.0) == 0, (name, in_place, count)
         made.close()
