@@ -6,12 +6,13 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from mpisgd import __version__
 from mpisgd.values.errors import UsageError, nearest
+from mpisgd.values.help import add_help, screen
 from mpisgd.values.options import whole
 
 COMMANDS = {
@@ -36,6 +37,7 @@ COMMANDS = {
     "report": ("mpisgd.commands.report", "compare result files"),
     "export": ("mpisgd.commands.export", "the model that a run has learned, for other programs"),
     "compare": ("mpisgd.commands.compare", "what got worse between two sets of result files"),
+    "completion": ("mpisgd.commands.completion", "print what makes a shell complete all this"),
 }
 
 ON_RANKS = {
@@ -60,10 +62,14 @@ class Parser(argparse.ArgumentParser):
 
     command: str | None = None
 
-    def __init__(self, *words: Any, **options: Any):
-        super().__init__(*words, **options)
+    def __init__(self, **options: Any):
+        super().__init__(**options, add_help=False)
+        add_help(self)
         # -4M, -1ms, -inf are values, to be refused by the option that is given them.
         self._negative_number_matcher = re.compile(r"-(\.?\d|inf|nan)", re.ASCII)
+
+    def format_help(self) -> str:
+        return screen(self)
 
     def error(self, message: str) -> NoReturn:
         _, unknown, words = message.partition("unrecognized arguments: ")
@@ -75,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         """All option strings, those of subcommands included."""
         names = list(self._option_string_actions)
         for action in self._actions:
-            if isinstance(action.choices, dict):
+            if isinstance(action, argparse._SubParsersAction):
                 names += [name for sub in action.choices.values() for name in sub.options()]
         return names
 
@@ -89,13 +95,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         _check_values(words)
-        parser, command = _parser(words)
+        named = next((word for word in words if not word.startswith("-")), None)
+        parser = parser_of([named] if named in COMMANDS else [], named)
         arguments = parser.parse_args(words)
-        if command is None:
+        if arguments.command is None:
             parser.print_help()
             return 0
         if getattr(arguments, "blas_threads", None) is not None:
             whole(1, MOST_THREADS).read("--blas-threads", arguments.blas_threads)
+        command = import_module(COMMANDS[arguments.command][0])
         return int(command.run(arguments) or 0)
     except UsageError as mistake:
         return _refuse(f"mpisgd {words[0]}", str(mistake), words[0])
@@ -158,21 +166,23 @@ def _refuse(prog: str, mistake: str, command: str | None) -> int:
     return 2
 
 
-def _parser(words: Sequence[str]):
-    """The parser, and the module of the command in `words`: only that one is imported."""
+def parser_of(wanted: Collection[str], asked: str | None = None) -> Parser:
+    """The parser, with the options of the commands `wanted`: only their modules are imported.
+
+    `asked`: the command that a mistake is told of.
+    """
     parser = Parser(prog="mpisgd", description="Distributed SGD on MPI, measured.")
+    parser.command = asked
     parser.add_argument("--version", action="version", version=f"mpisgd {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    named = next((word for word in words if not word.startswith("-")), None)
-    command = None
-    parser.command = named
+    commands = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", parser_class=Parser
+    )
     for name, (module, summary) in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        if name == named:
-            command = import_module(module)
-            sub.command = named
-            command.add_arguments(sub)
-    return parser, command
+        sub.command = asked
+        if name in wanted:
+            import_module(module).add_arguments(sub)
+    return parser
 
 
 def _check_values(words: Sequence[str]) -> None:

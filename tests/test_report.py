@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from mpisgd.cli import main
-from mpisgd.report.accounting import effective_share, round_seconds, row, targets
+from mpisgd.report.accounting import row, targets
 from mpisgd.report.collect import Named, collect, find
 from mpisgd.report.notes import notes
 from mpisgd.report.scaling import karp_flatt, scaling
 from mpisgd.report.sections import report, shown
+from mpisgd.report.speed import effective_share, round_seconds
 from mpisgd.store.reader import read
 from mpisgd.store.writer import Writer
 

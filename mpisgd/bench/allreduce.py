@@ -101,10 +101,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--algorithms", default="all", metavar="NAMES", help=f"with commas: {known} [all]")
     add("--sizes", metavar="SIZES", help="bytes, such as 4:64M or 4,1K,1M [4:1M]")
-    add("--dtype", choices=DTYPES, default="float32")
+    add("--dtype", choices=DTYPES, default="float32", help="of the elements [float32]")
     place = parser.add_mutually_exclusive_group()
     for name in PLACES:
-        place.add_argument(f"--{name}", dest="place", action="store_const", const=name)
+        place.add_argument(f"--{name}", dest="place", action="store_const", const=name,
+                           help="where the result lies [in-place]")  # fmt: skip
     parser.set_defaults(place="in-place")
     add("--chunks", default="1", metavar="N", help="messages a transfer is cut in, as 1,4 [1]")
     add("--in-turn", action="store_true", help="call all algorithms of a size in turn, so that "

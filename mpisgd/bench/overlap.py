@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--chunks", default="1", metavar="N", help="messages a transfer is cut in [1]")
     add("--work", choices=WORKS, default="gemm", help="a core at work, or idle as beside an "
         "accelerator [gemm]")  # fmt: skip
-    add("--work-time", metavar="T", help="[as long as the communication alone]")
+    add("--work-time", metavar="TIME", help="such as 5ms [as long as the communication alone]")
     add("--polls", default="0,1,4,16,64", metavar="N", help="looks in the work [0,1,4,16,64]")
     add("--progress", default="poll,thread", metavar="WHO", help="[poll,thread]")
 

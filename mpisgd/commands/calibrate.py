@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repetitions", default="30", metavar="N", help="of each message [30]")
     parser.add_argument("--batches", default="8,16,32,64", help="local batches to time a step at")
     parser.add_argument("--blas-threads", metavar="N", help="BLAS threads of each rank [1]")
-    parser.add_argument("--format", choices=tables.FORMATS, default="table")
+    parser.add_argument("--format", choices=tables.FORMATS, default="table", help="[table]")
 
 
 def run(arguments: argparse.Namespace) -> int:

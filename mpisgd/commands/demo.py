@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `mpisgd demo`."""
     parser.add_argument("--folder", default="demo", help="where the result files go [demo]")
     parser.add_argument("--overwrite", action="store_true", help="replace earlier result files")
-    parser.add_argument("--format", choices=tables.FORMATS, default="table")
+    parser.add_argument("--format", choices=tables.FORMATS, default="table", help="[table]")
 
 
 def run(arguments: argparse.Namespace) -> int:

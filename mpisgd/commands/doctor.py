@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit", default="20s", metavar="TIME", help="it is done by then, whatever hangs: "
         "a time such as 20s, at least 5s [20s]",
     )  # fmt: skip
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="[text]")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ COLUMNS = ("file", "algorithm", "updates", "gradients", "recorded", "replayed", 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `mpisgd replay`."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="result files of mpisgd train")
-    parser.add_argument("--format", choices=tables.FORMATS, default="table")
+    parser.add_argument("--format", choices=tables.FORMATS, default="table", help="[table]")
 
 
 def run(arguments: argparse.Namespace) -> int:

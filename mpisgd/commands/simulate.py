@@ -118,8 +118,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option, override in OVERRIDES.items():
         group.add_argument(option, metavar="VALUE", help=override.help)
     add("--chunks", default="1", metavar="N", help="messages a transfer is cut in (1)")
-    add("--skew", default="0", metavar="TIME", help="ranks start at random within this time (0)")
-    add("--look-every", metavar="TIME", help="ranks compute, and look only that often")
+    add("--skew", default="0", metavar="TIME", help="ranks start within this, as 20us (0)")
+    add("--look-every", metavar="TIME", help="ranks compute, and look once in 50us, say")
     add("--repetitions", default="1", metavar="N", help="runs with seeds from --seed on (1)")
     add("--seed", default="0", metavar="N", help="of noise and skew (0)")
     add("--goal", metavar="FILE", help="also write the schedule as GOAL text for LogGOPSim")

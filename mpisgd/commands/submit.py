@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--scripts", action="store_true", help="write the scripts, submit nothing")
     how.add_argument("--dry-run", action="store_true", help="print the runs, write nothing")
     parser.add_argument("--mpiexec", metavar="PATH", help="for --local [the one beside Python]")
-    parser.add_argument("--format", choices=tables.FORMATS, default="table")
+    parser.add_argument("--format", choices=tables.FORMATS, default="table", help="[table]")
 
 
 def run(arguments: argparse.Namespace) -> int:

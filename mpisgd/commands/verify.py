@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--algorithms", default="all", help=f"names with commas, all, or {SYNTAX} [all]"
     )
-    parser.add_argument("--format", choices=tables.FORMATS, default="table")
+    parser.add_argument("--format", choices=tables.FORMATS, default="table", help="[table]")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -21,14 +21,11 @@ from mpisgd.report.columns import (
     folded,
     shown,
 )
+from mpisgd.report.speed import FEW_ROUNDS, MEANS, divided, last, speed
 from mpisgd.store.reader import Run
 from mpisgd.store.schema import group
 from mpisgd.training.effective import effective_steps
 from mpisgd.values.tables import Column
-
-PARTS = tuple(f.name.removesuffix("_s") for f in group("steps") if f.report == "share")
-MEANS = tuple(field for field in group("steps") if field.report == "mean")
-FEW_ROUNDS = 8  # fewer than these have no median
 
 
 class Facts:
@@ -44,8 +41,8 @@ class Facts:
 
     @property
     def effective_step_s(self) -> float | None:
-        share = _divided(self.effective_steps, self.speed["steps"])
-        return _divided(self.speed["step_s"], share)
+        share = divided(self.effective_steps, self.speed["steps"])
+        return divided(self.speed["step_s"], share)
 
 
 def _setting(key: str, meaning: str, essential: bool = False) -> Column:
@@ -156,96 +153,6 @@ def lab_rate(run: Run) -> str | None:
     return str(told).split()[0] if str(told or "").strip() else None
 
 
-def speed(run: Run) -> dict[str, Any]:
-    """Steps, seconds, rates and shares of step time, evaluations excluded.
-
-    step_s: the median of `round_seconds`; of few rounds, whose median may miss or exaggerate the
-    one step of a round that waits, the training time over the steps. steps_per_s and samples_per_s:
-    over the training time, the final average included; samples are those used. With servers,
-    whose workers each go their own way, steps are those of the last evaluation, and step_s is the
-    time over them; shares are of all that any of them did, since the slow ones did fewer steps.
-    """
-    done = _reported(run)
-    served = bool(run.config.get("servers"))
-    looked_at = _reported(run, most=True) if served else done
-    spent = {part: _rows(run, f"{part}_s", looked_at) for part in PARTS}
-    steps = _rows(run, "step_s", looked_at)
-    time_s = last(run, "time_s") if run.complete else None
-    if time_s is None and steps.size:
-        time_s = float(np.nansum(steps, axis=0).max()) or None
-    computed = _rows(run, "samples", looked_at)
-    samples = last(run, "samples_used") if run.complete else None
-    if samples is None and computed.size:
-        samples = float(computed[computed > 0].sum())
-    total = float(np.nansum(steps))
-    shares = {
-        f"{part}_share": _divided(float(np.nansum(values)), total) if values.size else None
-        for part, values in spent.items()
-    }
-    longest = round_seconds(steps, run.config.get("tau") or 1, _rows(run, "rested", looked_at))
-    rounds = None if served else len(longest)
-    if served:
-        done = int(last(run, "step") or done)
-    few = rounds is None or rounds < FEW_ROUNDS
-    step_s = _divided(time_s, done) if few else float(np.median(longest))
-    means = {field.name: _mean(_rows(run, field.name, looked_at)) for field in MEANS}
-    known = [share for share in shares.values() if share is not None]
-    return {
-        "steps": done,
-        "time_s": time_s,
-        "steps_per_s": _divided(done, time_s),
-        "samples_per_s": _divided(samples, time_s),
-        "step_s": step_s,
-        "rounds": rounds,
-        **shares,
-        **means,
-        "other_share": max(0.0, 1 - sum(known)) if known else None,
-    }
-
-
-def workers(run: Run) -> slice:
-    """The ranks that train: all but servers, which come first and have no steps."""
-    servers = run.config.get("servers") or 0
-    return slice(0 if run.config.get("colocated") else servers, None)
-
-
-def own_step_seconds(run: Run) -> list[float]:
-    """Median seconds of each worker's own steps, waiting included; workers without any left out."""
-    steps = _rows(run, "step_s", _reported(run, most=True))
-    own = [column[np.isfinite(column)] for column in steps.T]
-    return [float(np.median(column)) for column in own if len(column)]
-
-
-def round_seconds(steps: np.ndarray, tau: int, rested: np.ndarray | None = None) -> np.ndarray:
-    """Seconds per step of each whole round of tau steps, from seconds [step, rank]: the mean over
-    its steps, on the rank that took longest.
-
-    By rounds, since only one step of a round waits for an average: a median over steps would not
-    see it. Left out are rounds in which a rank had `rested` [step, rank], and got the average of
-    the round for nothing; unless that is so in all.
-    """
-    whole = len(steps) // tau * tau
-    longest = steps[:whole].reshape(-1, tau, steps.shape[1]).mean(axis=1).max(axis=1)
-    if rested is not None and len(rested) >= whole:
-        calm = ~(rested[:whole] > 0).reshape(-1, tau * steps.shape[1]).any(axis=1)
-        longest = longest[calm] if calm.any() else longest
-    return longest[np.isfinite(longest)]
-
-
-def effective_share(run: Run) -> float:
-    """Effective steps over the steps that the run did."""
-    done = speed(run)["steps"]
-    return effective_steps(run.config, done) / done if done else 1.0
-
-
-def last(run: Run, name: str) -> float | None:
-    """The last row of one column of /evaluation."""
-    values = run.evaluation.get(name)
-    if values is None or not len(values) or not np.isfinite(values[-1]):
-        return None
-    return values[-1].item()
-
-
 def targets(run: Run, name: str, wanted: Sequence[float]) -> list[dict[str, Any]]:
     """When test accuracy first reached each target, fixed beforehand; never the best epoch.
 
@@ -280,27 +187,3 @@ def _stored(run: Run, column: str, at: int | None) -> Any:
     """One value of a column of /evaluation; None where there is none."""
     stored = run.evaluation.get(column)
     return None if at is None or stored is None else stored[at].item()
-
-
-def _reported(run: Run, most: bool = False) -> int:
-    """Steps that every worker reported, or that any of them did."""
-    reported = run.reported[workers(run)]
-    if not len(reported):
-        return 0
-    return int(reported.max() if most else reported.min())
-
-
-def _rows(run: Run, name: str, done: int) -> np.ndarray:
-    """[step, worker] of one column, the first `done` steps; empty when there is none."""
-    values = run.steps.get(name)
-    return np.zeros((0, run.ranks)) if values is None else values[:done, workers(run)]
-
-
-def _divided(value: float | None, by: float | None) -> float | None:
-    return None if value is None or not by else value / by
-
-
-def _mean(values: np.ndarray) -> float | None:
-    """Over what was reported: floats that are numbers, whole numbers that are not negative."""
-    known = values[np.isfinite(values) if values.dtype.kind == "f" else values >= 0]
-    return float(known.mean()) if known.size else None

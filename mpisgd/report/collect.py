@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from mpisgd.report.speed import speed
 from mpisgd.store.reader import DamagedFile, Run, read
 from mpisgd.store.texts import printable
 from mpisgd.values.errors import UsageError
@@ -43,7 +44,8 @@ def collect(files: Sequence[str]) -> tuple[list[Named], list[str]]:
         try:
             run = read(file)
             # Damage in what is looked at later is found now, not in the middle of a page.
-            _ = run.restarts, list(run.arrays())
+            _ = run.restarts, run.cases, speed(run), list(run.arrays())
+            run.release()
             runs.append(Named(printable(file), run))
         except DamagedFile as error:
             problems.append(printable(str(error)))

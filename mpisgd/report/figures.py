@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from mpisgd.report import bench_figures, servers
-from mpisgd.report.accounting import PARTS, clock
+from mpisgd.report.accounting import clock
 from mpisgd.report.collect import Named
 from mpisgd.report.sections import Report
+from mpisgd.report.speed import PARTS
 from mpisgd.values.drawing import own_style
 
 WIDTH, HEIGHT = 6.4, 4.0  # inches

@@ -4,15 +4,9 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from mpisgd.report.accounting import (
-    FEW_ROUNDS,
-    clock,
-    disturbed,
-    effective_share,
-    lab_rate,
-    speed,
-)
+from mpisgd.report.accounting import clock, disturbed, lab_rate
 from mpisgd.report.collect import Named
+from mpisgd.report.speed import FEW_ROUNDS, effective_share, speed
 from mpisgd.training.effective import idle
 
 # What must be equal for times or accuracies to be compared. Ranks, algorithms and their own

@@ -9,10 +9,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from mpisgd.report.accounting import clock, effective_share, speed
+from mpisgd.report.accounting import clock
 from mpisgd.report.collect import Named
 from mpisgd.report.columns import ALGORITHM, ALLREDUCE, CLOCK, RANKS
 from mpisgd.report.notes import machine, steps_alike, workload
+from mpisgd.report.speed import effective_share, speed
 from mpisgd.values.tables import Column
 
 RULE = (

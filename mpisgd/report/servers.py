@@ -9,17 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.report.accounting import (
-    BATCH,
-    SEED,
-    clock,
-    last,
-    own_step_seconds,
-    speed,
-    workers,
-)
+from mpisgd.report.accounting import BATCH, SEED, clock
 from mpisgd.report.collect import Named
 from mpisgd.report.columns import ALGORITHM, CLOCK, FILE, RANKS, WORKERS, folded, shown
+from mpisgd.report.speed import last, own_step_seconds, speed, workers
 from mpisgd.store.reader import Run
 from mpisgd.store.schema import group
 from mpisgd.values.tables import Column

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.report.accounting import PARTS, clock
+from mpisgd.report.accounting import clock
 from mpisgd.report.collect import Named
+from mpisgd.report.speed import PARTS
 from mpisgd.store.reader import Run
 from mpisgd.store.schema import LANES, NAMES
 

@@ -7,8 +7,9 @@ every dataset must have the type and the dimensions of the schema.
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -28,6 +29,8 @@ MOST_RANKS = 1 << 20
 # smaller of these is damaged or malicious.
 MOST_EXPANSION, ALLOWANCE = 2000, 1 << 24
 LIKELY_EXPANSION, LIKELY_SIZE = 64, 1 << 28
+# Columns are read whole, and once: HDF5's tables for chunks would cost 4 MB and 10 ms a file.
+UNCACHED = {"rdcc_nslots": 1, "rdcc_nbytes": 0}
 
 
 class DamagedFile(UsageError):
@@ -71,12 +74,15 @@ class Run:
                 self.virtual: bool = self.attributes["virtual"]
                 self.schema_version: int = self.attributes["schema_version"]
                 self._fields = {field.path: field for field in fields(self.kind)}
+                self._groups: dict[str, Any] = {}
+                self._lengths: dict[str, int] = {}  # of datasets: rows, and bytes of each
+                self._widths: dict[str, int] = {}
                 checked = {f.path: self._check(f) for f in self._fields.values()}
                 self._datasets = {
                     path: found for path, found in checked.items() if found is not None
                 }
                 self._fields = {path: self._fields[path] for path in self._datasets}
-                self.rows = {f.path: self._count(f) for f in self._fields.values()}
+                self.rows = self._counts()
                 self._check_size()
                 self.config = self._text("config")
                 if self.kind == "train" and (reason := texts.wrong(self.config, self.ranks)):
@@ -89,8 +95,18 @@ class Run:
             raise
 
     def close(self) -> None:
-        """Close the file; what was read stays."""
+        """Close the file; what was read stays. A column asked for later opens it again."""
+        self._datasets.clear()
+        self._groups.clear()
         self._file.close()
+
+    def release(self) -> None:
+        """Forget what is long, and close the file of a complete run, which does not change: for
+        who has many. What is asked for later is read again."""
+        for name in ("steps", "updates", "events", "cases"):
+            self.__dict__.pop(name, None)
+        if self.complete:
+            self.close()
 
     def __enter__(self) -> "Run":
         return self
@@ -107,7 +123,7 @@ class Run:
     def reported(self) -> np.ndarray:
         """How many steps each rank reported [rank]; a killed run's ranks may differ."""
         with self.guard():
-            return self._datasets["rows/steps"][()] if self.kind == "train" else np.zeros(0, int)
+            return self._dataset("rows/steps")[()] if self.kind == "train" else np.zeros(0, int)
 
     @cached_property
     def evaluation(self) -> "Table":
@@ -155,8 +171,7 @@ class Run:
         """The valid rows of one dataset, such as "steps/wait_s". Raises DamagedFile."""
         rows = self.rows[path]
         with self.guard():
-            dataset = self._datasets[path]
-            values = dataset[:rows]
+            values = self._dataset(path)[:rows]
             if len(values) == rows:
                 return values
             padded = np.full((rows, *values.shape[1:]), self._fields[path].fill, values.dtype)
@@ -169,9 +184,19 @@ class Run:
             if self.has(field.path):
                 yield field, self.column(field.path)
 
+    def _dataset(self, path: str) -> h5py.Dataset:
+        """One dataset, of the file that is open or has to be opened again."""
+        if not self._file:
+            self._file = _open(self.path)
+            if _attributes(self.path, self._file) != self.attributes:
+                self.damaged("was replaced while it was reported on")
+        if path not in self._datasets:
+            self._datasets[path] = self._check(self._fields[path])
+        return self._datasets[path]
+
     def has(self, path: str) -> bool:
         """Whether anything was ever reported in this dataset."""
-        return path in self._datasets and self._datasets[path].shape[0] > 0
+        return self._lengths.get(path, 0) > 0
 
     def damaged(self, reason: str) -> NoReturn:
         """Raise DamagedFile for this file."""
@@ -190,58 +215,82 @@ class Run:
     def _check(self, field: Field) -> h5py.Dataset | None:
         """One dataset against the schema: linked within the file, of its type and dimensions. None
         for a column that is younger than the file."""
-        here: Any = self._file
-        for part in field.path.split("/"):
-            if not isinstance(here, h5py.Group):
-                self.damaged(f"/{field.path} is not inside a group")
-            link = here.get(part, getlink=True)
-            if link is None and field.later:
-                return None
-            if link is None:
-                self.damaged(f"has no /{field.path}")
-            if not isinstance(link, h5py.HardLink):
-                self.damaged(f"/{field.path} is a link to elsewhere, which is not followed")
-            here = here[part]
-        if not isinstance(here, h5py.Dataset) or here.is_virtual or here.external:
+        group = self._group(field)
+        if not self._linked(group, field):
+            return None
+        here = h5py.h5o.open(group, field.name.encode())
+        if not isinstance(here, h5py.h5d.DatasetID) or _elsewhere(here.get_create_plist()):
             self.damaged(f"/{field.path} is not a dataset of this file")
-        json_text = field.dtype == "json"
-        right = here.dtype.kind == "S" if json_text else here.dtype == np.dtype(field.dtype)
+        dtype, shape = here.dtype, here.shape
+        right = dtype.kind == "S" if field.dtype == "json" else dtype == np.dtype(field.dtype)
         if not right:
-            self.damaged(f"/{field.path} has type {here.dtype}, not {field.dtype}")
+            self.damaged(f"/{field.path} has type {dtype}, not {field.dtype}")
         dims = field.dims or ("one",)
         fixed = {"rank": self.ranks, "one": 1}
-        if here.ndim != len(dims) or any(
-            fixed.get(dim, length) != length for dim, length in zip(dims, here.shape, strict=True)
+        if len(shape) != len(dims) or any(
+            fixed.get(dim, length) != length for dim, length in zip(dims, shape, strict=True)
         ):
-            self.damaged(f"/{field.path} has shape {here.shape}, not {list(dims)}")
-        return here
+            self.damaged(f"/{field.path} has shape {shape}, not {list(dims)}")
+        self._widths[field.path] = dtype.itemsize * math.prod(shape[1:])
+        self._lengths[field.path] = shape[0]
+        return h5py.Dataset(here)
+
+    def _group(self, field: Field) -> h5py.h5g.GroupID:
+        """The group that holds the field: the root, or one of the schema, looked up once."""
+        root = self._file.id if not field.group else self._groups.get(field.group)
+        if root is None:
+            self._linked(self._file.id, field, field.group)
+            root = h5py.h5o.open(self._file.id, field.group.encode())
+            if not isinstance(root, h5py.h5g.GroupID):
+                self.damaged(f"/{field.path} is not inside a group")
+            self._groups[field.group] = root
+        return root
+
+    def _linked(self, group: Any, field: Field, name: str = "") -> bool:
+        """Whether the group has the field, or what holds it; False for one younger than the file.
+        A link to elsewhere is damage."""
+        link = (name or field.name).encode()
+        if not group.links.exists(link):
+            if field.later:
+                return False
+            self.damaged(f"has no /{field.path}")
+        if group.links.get_info(link).type != h5py.h5l.TYPE_HARD:
+            self.damaged(f"/{field.path} is a link to elsewhere, which is not followed")
+        return True
 
     def _check_size(self) -> None:
         """What all columns together take in memory can be in the file."""
-        size = 0
-        for path, dataset in self._datasets.items():
-            if dataset.shape[0]:
-                row = dataset.dtype.itemsize * math.prod(map(int, dataset.shape[1:]))
-                size += row * max(1, self.rows[path])
+        size = sum(
+            self._widths[path] * max(1, self.rows[path])
+            for path, length in self._lengths.items()
+            if length
+        )
         likely = max(self._size * LIKELY_EXPANSION, LIKELY_SIZE)
         if size > min(self._size * MOST_EXPANSION + ALLOWANCE, likely):
             self.damaged(f"claims {size} bytes, more than the file can hold")
 
-    def _count(self, field: Field) -> int:
-        """The valid rows of a dataset: what its counter says."""
-        path = counter(field)
-        if not path:
-            return self._datasets[field.path].shape[0]
-        counts = self._datasets[path][()]
+    def _counts(self) -> dict[str, int]:
+        """Path -> the valid rows of each dataset: what its counter says."""
+        found: dict[str, int] = {}
+        for counted_by, group in groupby(sorted(self._fields.values(), key=counter), counter):
+            paths = [field.path for field in group]
+            if counted_by:
+                found |= dict.fromkeys(paths, self._count(counted_by, paths))
+            else:
+                found |= {path: self._lengths[path] for path in paths}
+        return found
+
+    def _count(self, counted_by: str, paths: Sequence[str]) -> int:
+        counts = self._datasets[counted_by][()]
         count = int(counts.max())
-        counted = [self._datasets[f.path] for f in self._fields.values() if counter(f) == path]
-        longest = max(dataset.shape[0] for dataset in counted)
+        longest = max(self._lengths[path] for path in paths)
         if count > longest and not self.complete:  # rows may have come since those were opened
-            for dataset in counted:
-                dataset.refresh()
-            longest = max(dataset.shape[0] for dataset in counted)
+            for path in paths:
+                self._datasets[path].refresh()
+                self._lengths[path] = self._datasets[path].shape[0]
+            longest = max(self._lengths[path] for path in paths)
         if count > longest or counts.min() < 0:
-            self.damaged(f"/{path} counts {count} rows of {longest}")
+            self.damaged(f"/{counted_by} counts {count} rows of {longest}")
         return count
 
     def _text(self, path: str) -> dict[str, Any]:
@@ -303,11 +352,16 @@ def _locked(path: Path) -> h5py.File:
     """Opened as others do, xarray among them: one process has to open a file in one way. Where its
     locks cannot be had, without."""
     try:
-        return h5py.File(path, "r", locking="best-effort")
+        return h5py.File(path, "r", locking="best-effort", **UNCACHED)
     except OSError as error:
         if "lock" not in str(error):
             raise
-    return h5py.File(path, "r", locking=LOCKING)
+    return h5py.File(path, "r", locking=LOCKING, **UNCACHED)
+
+
+def _elsewhere(plist: Any) -> bool:
+    """Whether a dataset's values are in other files."""
+    return plist.get_layout() == h5py.h5d.VIRTUAL or plist.get_external_count() > 0
 
 
 def _attributes(path: Path, file: h5py.File) -> dict[str, Any]:

@@ -175,6 +175,7 @@ def check_columns(name: str, given: Iterable[str]) -> None:
             raise UsageError(f"/{name} column", column, f"the schema has {', '.join(known)}")
 
 
+@cache
 def counter(field: Field) -> str:
     """Path of the dataset that counts the valid rows of `field`; "" for what is not counted.
 
