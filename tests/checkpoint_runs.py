@@ -33,6 +33,10 @@ AVERAGING: dict[str, dict[str, Any]] = {
     "dasgd-0": {"algorithm": "dasgd", "tau": 3, "delay": 0, "momentum": 0.0},
     "dasgd-tau": {"algorithm": "dasgd", "tau": 2, "delay": 2, "merge": "delta", "chunks": 2},
     "slowmo": {"algorithm": "slowmo", "tau": 3, "outer_momentum": 0.7, "outer_rate": 0.9},
+    "diloco": {"algorithm": "diloco", "tau": 3},
+    "streaming": {"algorithm": "streaming-diloco", "tau": 4, "delay": 2, "fragments": 3},
+    "post-local": {"algorithm": "post-local", "tau": 2, "switch": 5},
+    "easgd": {"algorithm": "easgd", "tau": 2, "elasticity": 0.7},
     "stale": {"algorithm": "stale", "staleness": 3, "ramp": 4, "clip": 1.0},
 }
 SERVED: dict[str, dict[str, Any]] = {

@@ -203,7 +203,8 @@ def test_work_that_is_all_thrown_away_takes_for_ever():
 def test_one_rank_has_no_communication():
     for allreduce in costs.COSTS:
         for row in study.epoch_rows(asked(workers=(1,), allreduces=(allreduce,))):
-            assert (row["delay"], row["exposed_s"], row["hidden_share"]) == (0, 0, None)
+            assert (row["exposed_s"], row["hidden_share"]) == (0, None)
+            assert row["delay"] == 0 or row["algorithm"] == "easgd"
             assert row["step_s"] == row["compute_s"]
 
 

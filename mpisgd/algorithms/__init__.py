@@ -17,6 +17,10 @@ ALGORITHMS = {
     "local": "mpisgd.algorithms.averaging:local",
     "dasgd": "mpisgd.algorithms.averaging:dasgd",
     "slowmo": "mpisgd.algorithms.slowmo:slowmo",
+    "diloco": "mpisgd.algorithms.diloco:diloco",
+    "streaming-diloco": "mpisgd.algorithms.diloco:streaming",
+    "post-local": "mpisgd.algorithms.post_local:post_local",
+    "easgd": "mpisgd.algorithms.easgd:easgd",
     "stale": "mpisgd.algorithms.stale:stale",
 }
 

@@ -10,8 +10,8 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Annotated
 
 from mpisgd.algorithms.merges import MERGES
-from mpisgd.algorithms.options import Delay, Tau
-from mpisgd.values.options import number, one_of
+from mpisgd.algorithms.options import Delay, Tau, Xi
+from mpisgd.values.options import one_of
 
 if TYPE_CHECKING:
     from mpisgd.training.worker import Worker
@@ -48,7 +48,7 @@ def dasgd(
     worker: "Worker",
     tau: Tau = 4,
     delay: Delay = 1,
-    xi: Annotated[float, number(0, 1), "local update proportion"] = 0.25,
+    xi: Xi = 0.25,
     merge: Annotated[str, one_of(MERGES), "how an average enters"] = "convex",
 ) -> Run:
     """The average of x_k, k = 0 mod tau, is merged `delay` local steps later, after the update:

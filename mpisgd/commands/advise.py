@@ -43,6 +43,7 @@ BY_ALGORITHM = (
     "slowed_s",
     "noise_s",
     "step_s",
+    "round_s",
     "effective_share",
     "effective_step_s",
     "hidden_share",

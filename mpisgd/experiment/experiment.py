@@ -53,6 +53,7 @@ class Experiment:
     staleness_rate: bool | None = _taken("staleness_rate")
     staleness: int | None = _taken("staleness")
     ramp: int | None = _taken("ramp")
+    switch: int | None = _taken("switch")
     servers: int | None = _option(None, options.whole(1, 4096), "shards of the parameters [1]")
     colocated: bool | None = _option(None, options.switch(), "shard s lives on worker s as well")
     push: str | None = _option(
@@ -272,6 +273,8 @@ class Experiment:
             values["ramp"] = 3 * steps_per_epoch
         epochs = self.epochs or 10
         steps = self.steps if self.steps is not None else max(1, round(epochs * steps_per_epoch))
+        if "switch" in takes and self.switch is None:
+            values["switch"] = steps // 2
         every = self.evaluate_every if self.evaluate_every is not None else steps_per_epoch
         if isinstance(self.step_time_s, str):
             values["step_time_from"] = self.step_time_s

@@ -8,20 +8,22 @@ algorithm to choose is the one of least seconds per *effective* step.
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from allreduce.collectives import NAMES
 from mpisgd.predict.epoch import (
+    ALGORITHMS,
+    PAPER,
     Bucket,
     Conditions,
     StepCost,
-    averaging_cost,
     check_delay,
     check_merge,
     delay_rule,
     even_buckets,
     overlap_cost,
+    rhythm,
+    rhythm_cost,
 )
 from mpisgd.training.effective import effective_share
 from mpisgd.values.quantities import number
@@ -58,8 +60,9 @@ class Advice:
     ratio: t_c/t_p. lower_ratio, upper_ratio: the same d holds for ratios in (lower, upper].
     delay_low, delay_high: d at ratio * (1 - spread) and ratio * (1 + spread). rows: one per
     algorithm: step_s, effective_share, effective_step_s, hidden_share, and the line to run.
-    fastest: the algorithm of least seconds per effective step. even: whether the buckets of
-    `minibatch-overlap` were assumed to be equal, nothing being known of the layers.
+    fastest: of mini-batch, local and DaSGD, the algorithm of least seconds per effective step (of
+    the others times are told; nothing is known of what a step of theirs is worth). even: whether
+    the buckets of `minibatch-overlap` were assumed to be equal, nothing being known of the layers.
     """
 
     workers: int
@@ -129,13 +132,20 @@ def advise(
         allreduce_s = 0.0  # no one to average with
     check_merge(xi, merge)
     share = effective_share(tau, delay, xi, merge)
-    averaging = partial(averaging_cost, step_s, allreduce_s, workers, conditions=conditions)
     even = parts is None
     if parts is None or ready_s is None or part_s is None:
         parts = even_buckets(step_s, allreduce_s, EVEN_BUCKETS, BACKWARD_SHARE)
         ready_s, part_s = step_s, float
     overlap = overlap_cost(step_s, ready_s, parts, part_s, workers, conditions)
-    rows = _rows(overlap, averaging, tau, delay, share, allreduce_s)
+    shares = {"dasgd": share, "streaming-diloco": effective_share(tau, delay, xi)}
+    nbytes = sum(part.nbytes for part in parts)
+    rows = []
+    for name in ALGORITHMS:
+        found = rhythm(name, tau, delay)
+        whole = allreduce_s if found.parts == 1 else part_s(nbytes / found.parts)
+        cost = rhythm_cost(step_s, whole, workers, found, conditions)
+        cost = overlap if name == "minibatch-overlap" else cost
+        rows.append(_row(name, cost, found.tau, shares.get(name, 1.0), allreduce_s))
     own = _own_options(tau, delay, xi, merge, bucket)
     for row in rows:
         row["command"] = _command(workers, row["algorithm"], own, allreduce, batch, settings)
@@ -154,25 +164,9 @@ def advise(
         upper_ratio=float(delay) if workers > 1 else float("inf"),
         delay_low=within[0],
         delay_high=within[1],
-        rows=rows,
-        fastest=min(rows, key=lambda row: row["effective_step_s"])["algorithm"],
+        rows=tuple(rows),
+        fastest=min(rows[: len(PAPER)], key=lambda row: row["effective_step_s"])["algorithm"],
         even=even and workers > 1,
-    )
-
-
-def _rows(
-    overlap: StepCost,
-    averaging: Callable[..., StepCost],
-    tau: int,
-    delay: int,
-    share: float,
-    allreduce_s: float,
-) -> tuple[dict[str, Any], ...]:
-    return (
-        _row("minibatch", averaging(), 1, 1.0, allreduce_s),
-        _row("minibatch-overlap", overlap, 1, 1.0, allreduce_s),
-        _row("local", averaging(tau=tau), tau, 1.0, allreduce_s),
-        _row("dasgd", averaging(tau=tau, delay=delay), tau, share, allreduce_s),
     )
 
 
@@ -184,6 +178,7 @@ def _row(name: str, cost: StepCost, tau: int, share: float, allreduce_s: float) 
         "slowed_s": cost.slowed_s,
         "noise_s": cost.noise_s,
         "step_s": cost.step_s,
+        "round_s": tau * cost.step_s,
         "effective_share": share,
         "effective_step_s": cost.step_s / share if share else float("inf"),
         "hidden_share": max(0.0, 1 - cost.exposed_s * tau / allreduce_s) if allreduce_s else None,
@@ -197,7 +192,9 @@ def _own_options(
     convex = ["--xi", f"{xi:g}"] if merge == "convex" else []
     return {
         "minibatch-overlap": [] if bucket is None else ["--bucket", str(max(1, round(bucket)))],
-        "local": ["--tau", str(tau)],
+        **{name: ["--tau", str(tau)] for name in ("local", "slowmo", "diloco", "easgd")},
+        "post-local": ["--tau", str(tau)],
+        "streaming-diloco": ["--tau", str(tau), "--delay", str(delay), "--xi", f"{xi:g}"],
         "dasgd": ["--tau", str(tau), "--delay", str(delay), "--merge", merge, *convex],
     }
 

@@ -22,7 +22,10 @@ from mpisgd.training.effective import MERGES
 from mpisgd.values.errors import UsageError
 from mpisgd.values.quantities import number, whole
 
-ALGORITHMS = ("minibatch", "minibatch-overlap", "local", "dasgd")
+PAPER = ("minibatch", "minibatch-overlap", "local", "dasgd")
+RELATED = ("slowmo", "diloco", "post-local", "streaming-diloco", "easgd")
+ALGORITHMS = (*PAPER, *RELATED)
+FRAGMENTS = 2  # of streaming-diloco, as `train` has it
 RULE_TOLERANCE = 1e-9
 MOST_DELAY = 1e9  # steps: as many as a run may have
 NOISE_ROUNDS = 200
@@ -59,6 +62,14 @@ class StepCost(NamedTuple):
     def step_s(self) -> float:
         """All causes together."""
         return sum(self)
+
+
+class Rhythm(NamedTuple):
+    """`parts` averages of 1/parts of x each, every `tau` steps, needed `delay` steps later."""
+
+    tau: int
+    delay: int
+    parts: int = 1
 
 
 class Bucket(NamedTuple):
@@ -133,6 +144,30 @@ def averaging_cost(
         noise = _noise_wait(step_s, allreduce_s, workers, tau, delay, conditions)
     exposed = (allreduce_s - background + stall) / tau
     return StepCost(step_s, exposed, slowed / tau, noise)
+
+
+def rhythm(algorithm: str, tau: int, delay: int) -> Rhythm:
+    """What averages `algorithm` has, of those that may have these. `post-local`: once it is local;
+    before, it is `minibatch`. `easgd` needs an average when the next one begins."""
+    if algorithm == "easgd":
+        return Rhythm(tau, tau)
+    if algorithm in ("dasgd", "streaming-diloco"):
+        return Rhythm(tau, delay, FRAGMENTS if algorithm == "streaming-diloco" else 1)
+    return Rhythm(1, 0) if algorithm in ("minibatch", "minibatch-overlap") else Rhythm(tau, 0)
+
+
+def rhythm_cost(
+    step_s: float,
+    part_s: float,
+    workers: int,
+    rhythm: Rhythm,
+    conditions: Conditions | None = None,
+) -> StepCost:
+    """One step of an algorithm with such averages, each of which takes `part_s` on a port that is
+    free when it begins. Raises UsageError for bad times."""
+    tau, delay, parts = rhythm
+    cost = averaging_cost(step_s, part_s, workers, tau, delay, conditions)
+    return cost._replace(exposed_s=cost.exposed_s * parts, slowed_s=cost.slowed_s * parts)
 
 
 def buckets(step: StepTime, message_bytes: float, bucket_bytes: float) -> list[Bucket]:

@@ -2,6 +2,7 @@
 
 import io
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def write(figure: Any, path: str) -> None:
 
 
 def _epochs(axes: Any, rows: list[dict[str, Any]]) -> None:
-    styles = ("o-", "s--", "^-.", "d:")
+    styles = cycle(("o-", "s--", "^-.", "d:"))
     algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
     for algorithm, style in zip(algorithms, styles, strict=False):
         mine = [row for row in rows if row["algorithm"] == algorithm]

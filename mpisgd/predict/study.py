@@ -12,7 +12,7 @@ from typing import Any
 from allreduce.network import Network
 from mpisgd.predict import costs, epoch, nets, networks, paleo
 from mpisgd.predict.devices import Device
-from mpisgd.training.effective import effective_share
+from mpisgd.training.effective import DELAYED, effective_share
 from mpisgd.values.errors import UsageError
 from mpisgd.values.quantities import number, whole
 
@@ -145,7 +145,8 @@ class Case:
 
     def cost(self, algorithm: str) -> tuple[epoch.StepCost, int, int]:
         """The cost of a step of `algorithm`, and its tau and d."""
-        tau, delay = {"local": (self.rhythm[0], 0), "dasgd": self.rhythm}.get(algorithm, (1, 0))
+        rhythm = epoch.rhythm(algorithm, *self.rhythm)
+        tau, delay, _ = rhythm
         conditions = self.study.conditions
         if algorithm == "minibatch-overlap":
             parts = epoch.buckets(
@@ -156,16 +157,16 @@ class Case:
                 self.step.step_s, ready, parts, self.allreduce_s, self.workers, conditions
             )
         else:
-            cost = epoch.averaging_cost(
-                self.step.step_s, self.whole_allreduce_s, self.workers, tau, delay, conditions
-            )
+            part_s = self.allreduce_s(self.study.message_bytes(self.net) / rhythm.parts)
+            cost = epoch.rhythm_cost(self.step.step_s, part_s, self.workers, rhythm, conditions)
         return cost, tau, delay
 
     def share(self, algorithm: str, tau: int, delay: int) -> float:
         """Effective steps / steps of `algorithm`."""
-        if algorithm != "dasgd":
+        if algorithm not in DELAYED:
             return 1.0
-        return effective_share(tau, delay, self.study.xi, self.study.merge)
+        merge = self.study.merge if algorithm == "dasgd" else "convex"
+        return effective_share(tau, delay, self.study.xi, merge)
 
 
 def cases(study: Study) -> Iterator[Case]:
@@ -273,6 +274,8 @@ def epoch_columns(case: Case, algorithm: str) -> dict[str, Any]:
         "slowed_s": cost.slowed_s,
         "noise_s": cost.noise_s,
         "step_s": cost.step_s,
+        "round_s": tau * cost.step_s,
+        "round_bytes": study.message_bytes(case.net),
         "effective_share": share,
         "effective_step_s": cost.step_s / share if share else float("inf"),
         "hidden_share": max(0.0, 1 - cost.exposed_s * tau / t_c) if t_c else None,

@@ -49,12 +49,18 @@ TERMS = {
     "memory_share": "memory of a step / memory of the device, a lower bound: parameters, "
     "gradient, momentum and kept outputs in fp32; above 1 it does not fit",
     "algorithm": "minibatch: gradients averaged every step; minibatch-overlap: in buckets during "
-    "backward; local: parameters every tau steps; dasgd: every tau steps, merged d steps later",
+    "backward; local, slowmo, diloco: parameters every tau steps; dasgd: every tau steps, merged d "
+    "steps later; "
+    "streaming-diloco: the same by halves, in turn; easgd: every tau steps, needed at the next; "
+    "post-local: as local, once it is",
     "iterations": "steps of one epoch: ceil(samples / global batch)",
     "exposed_s": "seconds of a step, on average, that wait for communication",
     "slowed_s": "seconds of a step, on average, by which communication in flight slows computation",
     "noise_s": "seconds of a step, on average, that wait for slower ranks",
     "step_s": "seconds of one step: compute_s + exposed_s + slowed_s + noise_s",
+    "round_s": "seconds from one average to the next: tau * step_s",
+    "round_bytes": "bytes that a round averages: those of the parameters, whatever the algorithm; "
+    "what a rank sends for them is the all-reduce's affair",
     "effective_step_s": "seconds of one effective step: step_s / effective_share",
     "hidden_share": "1 - exposed / t_c of a round: the share of communication that is hidden",
     "samples_per_s": "samples all ranks compute in a second",

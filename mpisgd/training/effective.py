@@ -12,6 +12,8 @@ and of a long run the share is (tau - (1 - xi) d) / tau.
 from collections.abc import Mapping
 from typing import Any
 
+DELAYED = ("dasgd", "streaming-diloco")  # merge averages late, and so lose work
+AVERAGING = (*DELAYED, "local", "slowmo", "diloco", "easgd")  # every tau steps
 MERGES = ("convex", "delta", "overwrite")
 
 
@@ -29,11 +31,13 @@ def effective_share(tau: int, delay: int, xi: float | None, merge: str | None = 
 
 def effective_steps(config: Mapping[str, Any], steps: int) -> float:
     """Of the first `steps` steps of a run with these settings, as a result file keeps them."""
-    if config.get("algorithm") != "dasgd" or not config.get("tau"):
+    tau = config.get("tau")
+    if config.get("algorithm") not in DELAYED or not tau:
         return float(steps)
-    delay = config.get("delay") or 0
+    delay, parts = config.get("delay") or 0, config.get("fragments") or 1
     lost = lost_share(config.get("merge"), config.get("xi")) * delay
-    return steps - lost * averages(config, steps)
+    merged = [averages(config, steps - part * tau // parts) for part in range(parts)]
+    return steps - lost * sum(merged) / parts
 
 
 def averages(config: Mapping[str, Any], steps: int) -> int:
@@ -48,15 +52,15 @@ def idle(config: Mapping[str, Any]) -> str | None:
     """
     algorithm, steps, tau = config.get("algorithm"), config.get("steps"), config.get("tau")
     delay = config.get("delay") or 0
-    if algorithm not in ("local", "dasgd") or not tau or not steps or isinstance(delay, str):
+    if algorithm not in AVERAGING or not tau or not steps or isinstance(delay, str):
         return None
     if config.get("ranks", 2) > 1 and not averages(config, steps):
         first = f"--tau {tau}" + (f" + --delay {delay}" if delay else "")
         return f"{algorithm} never averages: {steps} steps, and the first average enters at {first}"
     merge, xi = config.get("merge"), config.get("xi")
-    if algorithm == "dasgd" and not effective_share(tau, delay, xi, merge):
+    if algorithm in DELAYED and not effective_share(tau, delay, xi, merge):
         return (
-            f"dasgd learns nothing after its first {tau} steps: with --delay {delay}, all of "
+            f"{algorithm} learns nothing after its first {tau} steps: with --delay {delay}, all of "
             f"--tau {tau}, a merge that keeps nothing local throws every other step away"
         )
     return None

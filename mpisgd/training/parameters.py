@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -60,6 +61,17 @@ class Parameters:
     def rows(self, count: int) -> Any:
         """Zeros for so many copies of the flat values: (count, size)."""
         return self.memory.zeros((count, self.size), self.dtype)
+
+    def parts(self, count: int) -> list["Parameters"]:
+        """`count` equal pieces of the flat values, over the same memory, each with a name of its
+        own; as `source` of a mean, each has the room for signals that these have."""
+        edges = [self.size * i // count for i in range(count + 1)]
+        pieces = []
+        for low, high in pairwise(edges):
+            part = Parameters({"part": (high - low,)}, self.dtype, buffer=self.flat[low:high])
+            part.extra = self.extra
+            pieces.append(part)
+        return pieces
 
     def like(self) -> "Parameters":
         """Zeroed parameters of the same shapes, dtype and extra: the gradient's home."""

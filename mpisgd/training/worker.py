@@ -100,11 +100,13 @@ class Worker(GradientWorker):
             self.parameters.flat[...] = mean
         self.equal = True
 
-    def merge(self, rule: Callable[..., None], mean: np.ndarray, started: Any, xi: float) -> None:
-        """Let a delayed average enter the parameters, by one of merges.MERGES."""
+    def merge(
+        self, rule: Callable[..., None], mean: Any, started: Any, xi: float, part: Any = None
+    ) -> None:
+        """Let a delayed average enter the parameters, or a `part` of them, by one of MERGES."""
         self.equal = False
         with self.site.updating():
-            rule(self.parameters.flat, mean, started, xi)
+            rule(self.parameters.flat if part is None else part, mean, started, xi)
 
     def end_step(self) -> Steps:
         """Record the step; evaluate if it is due. Here nothing but `step` is in a local variable
