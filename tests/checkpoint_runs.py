@@ -29,7 +29,7 @@ AVERAGING: dict[str, dict[str, Any]] = {
     "minibatch": {"ema": 0.9, "dtype": "float64"},
     "minibatch-overlap": {"algorithm": "minibatch-overlap", "nesterov": True},
     "local": {"algorithm": "local", "tau": 3, "optimiser": "rmsprop"},
-    "dasgd": {"algorithm": "dasgd", "tau": 4, "delay": 2, "ema": 0.8},
+    "dasgd": {"algorithm": "dasgd", "tau": 4, "delay": 2, "ema": 0.8, "initial": "own"},
     "dasgd-0": {"algorithm": "dasgd", "tau": 3, "delay": 0, "momentum": 0.0},
     "dasgd-tau": {"algorithm": "dasgd", "tau": 2, "delay": 2, "merge": "delta", "chunks": 2},
     "slowmo": {"algorithm": "slowmo", "tau": 3, "outer_momentum": 0.7, "outer_rate": 0.9},

@@ -129,6 +129,30 @@ def test_easgd_draws_ranks_together():
     assert far(after[0], centre[0]) < 1e-4
 
 
+# Ranks that begin apart, and rates that begin low.
+
+
+@pytest.mark.parametrize("name", ["local", "dasgd"])
+def test_ranks_that_draw_their_own_parameters_meet_by_averages_alone(name):
+    """At rate 0 Local SGD holds the mean of what was drawn, DaSGD that and xi of the distance."""
+    experiment = replace(NETWORK, rate=0.0, momentum=0.0, batch=4, tau=2, initial="own")
+    begun = virtual(experiment, RANKS, dataset=EVEN, algorithm=name, steps=1).parameters
+    assert len({row.tobytes() for row in begun}) == RANKS
+    equal = virtual(experiment, RANKS, dataset=EVEN, algorithm=name, steps=1, initial="equal")
+    assert len({row.tobytes() for row in equal.parameters}) == 1
+    run = virtual(experiment, RANKS, dataset=EVEN, algorithm=name, steps=4).parameters
+    left = {"local": 0.0, "dasgd": 0.25}[name]
+    expected = left * begun + (1 - left) * begun.mean(axis=0)
+    assert far(run, expected) < 1e-12
+
+
+def test_with_linear_scaling_a_warm_up_begins_at_the_rate_of_one_worker():
+    options = {"rate_schedule": "constant", "warm_up": 4, "batch": 4}
+    for scaling, rates in ((True, [0.3, 0.4, 0.5, 0.6, 0.6]), (False, [0.05, 0.1, 0.15, 0.2, 0.2])):
+        run = virtual(NETWORK, RANKS, dataset=EVEN, linear_scaling=scaling, steps=5, **options)
+        assert [run.rows[0].steps[k]["rate"] for k in range(1, 6)] == pytest.approx(rates)
+
+
 # What docs/algorithms.md and `predict` say of seconds is what the clock gives.
 
 STEP_S = 1e-3

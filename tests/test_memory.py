@@ -19,8 +19,9 @@ from mpisgd.algorithms.merges import MERGES
 from mpisgd.algorithms.slowmo import step_out
 from mpisgd.checkpoint.state import copy_into, pack, unpack
 from mpisgd.training.gradient import clip, finite, weigh
+from mpisgd.training.lars import LARS
 from mpisgd.training.mean import CONTROL, Mean
-from mpisgd.training.optimisers import EMA, SGD, RMSProp
+from mpisgd.training.optimisers import EMA, SGD, Decoupled, RMSProp
 from mpisgd.training.parameters import Parameters
 
 SIZE, STEPS = 11, 4
@@ -44,6 +45,8 @@ OPTIMISERS: dict[str, Callable[[Any], Any]] = {
     "momentum": lambda like: SGD(like, momentum=0.9, weight_decay=0.1),
     "nesterov": lambda like: SGD(like, momentum=0.9, nesterov=True),
     "rmsprop": lambda like: RMSProp(like, weight_decay=0.1, epsilon=0.3),
+    "lars": lambda like: LARS(like, momentum=0.9, weight_decay=0.1),
+    "decoupled": lambda like: Decoupled(SGD(like, momentum=0.9), 0.1),
     "rmsprop-0": lambda like: RMSProp(like, momentum=0.0),
 }
 

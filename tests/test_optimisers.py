@@ -9,11 +9,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from allreduce import arrays
-from mpisgd.training.optimisers import EMA, OPTIMISERS, SCHEDULES, SGD, RMSProp, build, schedule
+from mpisgd.training.learning_rates import warmed_up
+from mpisgd.training.optimisers import (
+    EMA,
+    OPTIMISERS,
+    SCHEDULES,
+    SGD,
+    Decoupled,
+    RMSProp,
+    build,
+    schedule,
+)
 from mpisgd.training.parameters import Parameters
 from mpisgd.values.errors import UsageError
 
 SIZE = 11
+LAYERS = [(slice(0, 6), True), (slice(6, 8), False), (slice(8, SIZE), True)]
 
 
 def steps(count=6, size=SIZE):
@@ -61,6 +72,66 @@ def test_rmsprop_is_its_equation(momentum, decay):
     np.testing.assert_allclose(optimiser.state()["mean_square"], s, rtol=1e-13)
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_lars_is_its_equation_in_each_layer_and_sgd_elsewhere(decay):
+    x, gradients, rates = steps()
+    options = {"momentum": 0.9, "weight_decay": decay, "trust": 0.02, "layers": LAYERS}
+    found = run(build("lars", np.zeros(SIZE), **options), x, gradients, rates)
+    plain = run(SGD(np.zeros(SIZE), 0.9, weight_decay=decay), x, gradients, rates)
+    norm = np.linalg.norm
+    v = np.zeros(SIZE)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        for layer, adapts in LAYERS:
+            w, g = x[layer], gradient[layer]
+            local = 0.02 * norm(w) / (norm(g) + decay * norm(w)) if adapts else 1.0
+            v[layer] = 0.9 * v[layer] + local * (g + decay * w)
+        x = x - rate * v
+    np.testing.assert_allclose(found, x, rtol=1e-13, atol=1e-15)
+    assert np.array_equal(found[LAYERS[1][0]], plain[LAYERS[1][0]])
+    assert not np.allclose(found, plain)
+
+
+def test_a_lars_step_does_not_know_how_large_the_gradient_is_sgds_does():
+    x, gradients, rates = steps(1)
+    ways = [run(build("lars", np.zeros(SIZE)), x, k * gradients, rates) for k in (1, 1000)]
+    np.testing.assert_allclose(*ways, rtol=1e-13)
+    x = np.zeros(SIZE)  # layers of zeros do take a step
+    assert run(build("lars", np.zeros(SIZE)), x, gradients, rates).any()
+
+
+@pytest.mark.parametrize("name", ["sgd", "rmsprop", "lars"])
+def test_decoupled_decay_is_beside_the_update_and_momentum_does_not_hold_it(name):
+    x, gradients, rates = steps()
+    both = Decoupled(build(name, np.zeros(SIZE), momentum=0.9), 0.5)
+    found = run(both, x, gradients, rates)
+    plain = build(name, np.zeros(SIZE), momentum=0.9)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        x = x * (1 - rate * 0.5)
+        plain.step(x, gradient, rate)
+    np.testing.assert_allclose(found, x, rtol=1e-14)
+
+
+def test_without_momentum_decoupled_decay_of_sgd_is_the_one_in_the_gradient():
+    x, gradients, rates = steps()
+    beside = run(Decoupled(SGD(np.zeros(SIZE)), 0.3), x, gradients, rates)
+    np.testing.assert_allclose(
+        beside, run(SGD(np.zeros(SIZE), weight_decay=0.3), x, gradients, rates), rtol=1e-13
+    )
+
+
+def test_a_rate_warms_up_in_equal_steps_and_then_is_what_it_was():
+    plain = schedule("step-decay", 0.8, 90)
+    rate = warmed_up(plain, 5, 0.1)
+    assert [rate(k) for k in range(1, 5)] == pytest.approx([0.24, 0.38, 0.52, 0.66])
+    assert [rate(k) for k in range(5, 91)] == [plain(k) for k in range(5, 91)]
+
+
+def test_step_decay_falls_after_a_third_two_thirds_and_eight_ninths():
+    rate = schedule("step-decay", 1.0, 90)
+    found = [rate(k) for k in (1, 30, 31, 60, 61, 80, 81, 90)]
+    assert found == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+
+
 def test_rmsprop_starts_at_one():
     """TensorFlow's form: a first step of rate * g / sqrt(decay + (1 - decay) g^2 + epsilon)."""
     x = np.zeros(1)
@@ -73,6 +144,7 @@ KINDS = [
     ("sgd", {"momentum": 0.9, "weight_decay": 0.01}),
     ("sgd", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
     ("rmsprop", {"weight_decay": 0.01}),
+    ("lars", {"momentum": 0.9, "weight_decay": 0.01, "layers": LAYERS}),
 ]
 every_kind = pytest.mark.parametrize(("name", "options"), KINDS)
 
@@ -124,7 +196,7 @@ def test_overflow_is_inf_without_a_warning(name, options):
 
 @every_kind
 def test_law_2_averaging_parameters_or_gradients(name, options):
-    """tau = 1: the same for SGD with any momentum and local buffers; not for RMSProp."""
+    """tau = 1: the same for SGD with any momentum and local buffers; not for RMSProp and LARS."""
     x, gradients, rates = steps(10, size=3 * SIZE)
     gradients = gradients.reshape(10, 3, SIZE)  # of 3 ranks
     start = x[:SIZE]
@@ -140,7 +212,8 @@ def test_law_2_averaging_parameters_or_gradients(name, options):
         ]
         x = np.mean(local, axis=0)
     difference = np.abs(x - together).max()
-    assert difference > 1e-4 if name == "rmsprop" else difference < 1e-13
+    unlike = {"rmsprop": 1e-4, "lars": 1e-7}
+    assert difference > unlike[name] if name in unlike else difference < 1e-13
 
 
 def test_steps_allocate_nothing_of_the_models_size():

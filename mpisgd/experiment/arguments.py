@@ -19,11 +19,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "communication": ("allreduce", "price_as", "chunks", "progress", "network", "deadline_s"),
     "model and data": (
         "model", "hidden", "data", "data_path", "data_samples", "augment", "batch", "epochs",
-        "steps", "dtype", "seed", "plugin_options",
+        "steps", "dtype", "initial", "seed", "plugin_options",
     ),
     "optimiser": (
-        "rate", "rate_schedule", "optimiser", "momentum", "nesterov", "weight_decay", "clip", "ema",
-        "ema_warm_up", "linear_scaling", "rmsprop_decay", "epsilon",
+        "rate", "warm_up", "rate_schedule", "optimiser", "momentum", "nesterov", "weight_decay",
+        "decoupled", "clip", "ema",
+        "ema_warm_up", "linear_scaling", "rmsprop_decay", "epsilon", "trust",
     ),
     "time and measurement": ("step_time_s", "straggler", "evaluate_every", "evaluate", "scaling"),
 }  # fmt: skip

@@ -3,6 +3,9 @@
 NumPy and the rest are imported where they are used: a command line is checked without them.
 """
 
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpisgd.experiment import own
@@ -31,21 +34,21 @@ def build_worker(
     """The Worker of one rank: model, data, optimiser on its site. `experiment` is resolved;
     `rests`: when it is saved (checkpoint.rests)."""
     from mpisgd.data.shards import Sampler
-    from mpisgd.training import optimisers
     from mpisgd.training.mean import CONTROL
     from mpisgd.training.worker import Worker
 
     model = build_model(experiment, dataset, site.rank, site.size)
-    parameters = build_parameters(experiment, model, CONTROL)
-    optimiser, ema = build_rule(experiment, parameters.flat)
+    own = experiment.initial == "own"
+    parameters = build_parameters(experiment, model, CONTROL, site.rank if own else None)
+    optimiser, ema = build_rule(experiment, parameters.flat, parameters.shapes)
     steps = experiment.steps or 1
     return Worker(
         site, model, dataset,
         Sampler(dataset.samples, site.size, experiment.batch, experiment.seed),
-        optimiser, optimisers.schedule(experiment.rate_schedule, experiment.scaled_rate, steps),
-        steps,
+        optimiser, build_rate(experiment), steps,
         parameters, ema, experiment.evaluate_every or 0,
         clip=experiment.clip, augment=build_augment(experiment, dataset), rests=rests,
+        equal=not own,
     )  # fmt: skip
 
 
@@ -70,32 +73,64 @@ def build_augment(experiment: Experiment, dataset: "Dataset") -> "Augment | None
     return augment.build(experiment.augment, experiment.seed, dataset)
 
 
-def build_parameters(experiment: Experiment, model: "Model", extra: int = 0) -> "Parameters":
-    """Where every rank starts."""
+def build_rate(experiment: Experiment) -> Callable[[int], float]:
+    """The learning rate as a function of the step; of a resolved experiment."""
+    from mpisgd.training import learning_rates
+
+    scaled, steps = experiment.scaled_rate, experiment.steps or 1
+    rate = learning_rates.schedule(experiment.rate_schedule, scaled, steps)
+    if not experiment.warm_up:
+        return rate
+    start = experiment.rate if experiment.linear_scaling else 0.0
+    return learning_rates.warmed_up(rate, experiment.warm_up, start)
+
+
+def build_parameters(
+    experiment: Experiment, model: "Model", extra: int = 0, rank: int | None = None
+) -> "Parameters":
+    """Where every rank starts, or this `rank` alone."""
     import numpy as np
 
     from mpisgd.training.parameters import Parameters
 
     parameters = Parameters(model.shapes, experiment.dtype, extra)
-    model.initialise(parameters, np.random.default_rng((experiment.seed, 1)))
+    own = () if rank is None else (rank,)
+    model.initialise(parameters, np.random.default_rng((experiment.seed, 1, *own)))
     return parameters
 
 
-def build_rule(experiment: Experiment, flat: Any) -> tuple[Any, Any]:
-    """The optimiser of (a part of) the flat parameters, and their moving average, if any."""
+def build_rule(
+    experiment: Experiment, flat: Any, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[Any, Any]:
+    """The optimiser of (a part of) the flat parameters, which are of such shapes, and their moving
+    average, if any."""
     from mpisgd.training import optimisers
 
+    decay, decoupled = experiment.weight_decay, experiment.decoupled
+    layers = _layers(shapes) if experiment.optimiser == "lars" and shapes else None
     optimiser = optimisers.build(
         experiment.optimiser, flat,
-        momentum=experiment.momentum, weight_decay=experiment.weight_decay,
+        momentum=experiment.momentum, weight_decay=0.0 if decoupled else decay,
         nesterov=experiment.nesterov or None,
         decay=experiment.rmsprop_decay, epsilon=experiment.epsilon,
+        trust=experiment.trust, layers=layers,
     )  # fmt: skip
+    if decoupled:
+        optimiser = optimisers.Decoupled(optimiser, decay)
     ema = None
     if experiment.ema is not None:
         ema = optimisers.EMA(flat, experiment.ema, experiment.ema_warm_up)
         ema.update(flat)
     return optimiser, ema
+
+
+def _layers(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[slice, bool]]:
+    """Where each lies in the flat parameters, and whether it is a layer's matrix or kernel."""
+    ends = list(accumulate(map(prod, shapes.values()), initial=0))
+    return [
+        (slice(low, high), len(shape) > 1)
+        for low, high, shape in zip(ends, ends[1:], shapes.values(), strict=False)
+    ]
 
 
 def algorithm_run(experiment: Experiment, worker: "Worker") -> Any:

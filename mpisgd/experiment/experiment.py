@@ -1,8 +1,7 @@
 """The experiment: everything that decides a run's numbers, checked before anything starts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 from allreduce import collectives, files
@@ -10,9 +9,9 @@ from mpisgd import algorithms
 from mpisgd.algorithms import OPTIONS
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.data.augment import AUGMENTS
-from mpisgd.experiment import own, step_times, stragglers
+from mpisgd.experiment import checks, own, step_times, stragglers
 from mpisgd.models import HIDDEN
-from mpisgd.training.learning_rates import SCHEDULES
+from mpisgd.training.learning_rates import OPTIMISERS, SCHEDULES
 from mpisgd.values import options
 from mpisgd.values.errors import UsageError, nearest
 
@@ -104,25 +103,37 @@ class Experiment:
     linear_scaling: bool = _option(
         False, options.switch(), "the rate times the gradients that an update is the mean of"
     )
+    warm_up: int = _option(
+        0, options.whole(0, 10**9), "steps in which it rises to that, from the unscaled one or 0"
+    )
     rate_schedule: str = _option(
         "constant", options.one_of(SCHEDULES), "how it changes", "schedule"
     )
-    optimiser: str = _option("sgd", options.one_of(("sgd", "rmsprop")), "the update rule")
+    optimiser: str = _option("sgd", options.one_of(OPTIMISERS), "the update rule")
     momentum: float = _option(0.9, options.number(0, 1), "momentum")
     rmsprop_decay: float | None = _option(
         None, options.number(0, 1), "rmsprop: of the mean square [0.9]"
     )
     epsilon: float | None = _option(None, options.number(0), "rmsprop: under the root [1.0]")
+    trust: float | None = _option(
+        None, options.number(0, above=True), "lars: a layer's move over its norm [0.001]"
+    )
     clip: float | None = _option(
         None, options.number(0, above=True), "largest norm of a rank's gradient"
     )
     nesterov: bool = _option(False, options.switch(), "Nesterov's momentum")
     weight_decay: float = _option(0.0, options.number(0), "added to the gradient, times x")
+    decoupled: bool = _option(
+        False, options.switch(), "weight decay beside the update, not in the gradient"
+    )
     ema: float | None = _option(None, options.number(0, 1), "decay of averaged parameters")
     ema_warm_up: bool = _option(
         False, options.switch(), "decay min(--ema, (1 + t) / (10 + t)) at update t"
     )
     dtype: str = _option("float32", options.one_of(("float32", "float64")), "of the parameters")
+    initial: str = _option(
+        "equal", options.one_of(("equal", "own")), "parameters of all ranks, or drawn by each"
+    )
     seed: int = _option(0, options.whole(0), "of everything random")
     step_time_s: float | str | None = _option(
         None,
@@ -174,7 +185,7 @@ class Experiment:
     def check(self, place: str = "--{}", hint: str = "") -> None:
         """UsageError for values that do not go together; `place` and `hint` as in `read`."""
         self._check_taken(place, hint)
-        for mistake in chain(self._unfitting(), self._unfitting_updates(), self._out_of_range()):
+        for mistake in checks.mistakes(self):
             raise mistake
         own.check(self)
 
@@ -204,65 +215,10 @@ class Experiment:
                 told = None if given is True else given  # a switch has no value on a command line
                 raise UsageError(place.format(flag(option)), told, allowed)
 
-    def _unfitting(self) -> Iterator[UsageError]:
-        """What does not go together in the model, the length of the run, averages and pushes."""
-        if self.hidden is not None and self.model not in HIDDEN:
-            yield UsageError("--hidden", self.hidden, f"--model {self.model} has no hidden layers")
-        if self.steps is not None and self.epochs is not None:
-            yield UsageError("--steps", self.steps, "give either --steps or --epochs")
-        if self.merge == "overwrite" and self.xi not in (None, 0.0):
-            yield UsageError("--xi", self.xi, "--merge overwrite keeps nothing local")
-        if self.merge == "delta" and self.xi is not None:
-            yield UsageError("--xi", self.xi, "--merge delta has no xi")
-        carries = collectives.carrier(self.allreduce)
-        if self.chunks != 1 and not carries.chunked:
-            allowed = f"1 only: --allreduce {self.allreduce} cuts messages by itself"
-            yield UsageError("--chunks", self.chunks, allowed)
-        if not carries.host:
-            yield UsageError("--allreduce", self.allreduce, "it takes arrays of devices alone")
-        if self.price_as is not None and carries.scheduled:
-            allowed = f"--allreduce {self.allreduce} is priced as itself"
-            yield UsageError("--price-as", self.price_as, allowed)
-        if self.prefetch and self.push == "layerwise":
-            allowed = (
-                "with --prefetch only whole: parts would leave before the last gradient is answered"
-            )
-            yield UsageError("--push", self.push, allowed)
-        if self.prefetch and self.requeue:
-            allowed = "not with --requeue: a batch begins before the last one's fate is known"
-            yield UsageError("--prefetch", None, allowed)
-
-    def _unfitting_updates(self) -> Iterator[UsageError]:
-        """What does not go together in the update rule."""
-        if self.nesterov and self.optimiser != "sgd":
-            yield UsageError("--nesterov", None, f"--optimiser {self.optimiser} has none; sgd does")
-        if self.clip is not None and self.algorithm == "minibatch-overlap":
-            allowed = "minibatch-overlap sends a gradient before its norm is known; minibatch can"
-            yield UsageError("--clip", self.clip, allowed)
-        if self.clip is not None and self.push == "layerwise":
-            allowed = "--push layerwise sends a gradient before its norm is known; whole can"
-            yield UsageError("--clip", self.clip, allowed)
-        for name in ("rmsprop_decay", "epsilon"):
-            if getattr(self, name) is not None and self.optimiser != "rmsprop":
-                allowed = f"--optimiser {self.optimiser} has none; rmsprop does"
-                yield UsageError(f"--{name.replace('_', '-')}", getattr(self, name), allowed)
-        if self.ema_warm_up and self.ema is None:
-            yield UsageError("--ema-warm-up", None, "needs --ema, the decay to come to")
-
-    def _out_of_range(self) -> Iterator[UsageError]:
-        """Values of which one alone is too large, or too large beside another."""
-        for name in ("rmsprop_decay", "momentum", "outer_momentum", "ema"):
-            if (value := getattr(self, name)) == 1.0:
-                yield UsageError(f"--{name.replace('_', '-')}", value, "a number in [0, 1)")
-        filled = {**asdict(self), **self._defaults()}
-        tau, delay = filled["tau"], filled["delay"]
-        if isinstance(delay, int) and tau is not None and delay > tau:
-            yield UsageError("--delay", delay, f"at most --tau, which is {tau}")
-
     def resolved(self, ranks: int, samples: int) -> Self:
         """With every default that depends on the rest, or on the data, filled in."""
         takes = own.takes(self.algorithm)
-        values = self._defaults()
+        values = self.defaults()
         if "servers" in takes:
             values |= self._resolved_servers(ranks)
         resolved = replace(self, **values, ranks=ranks)
@@ -284,7 +240,7 @@ class Experiment:
         values |= own.settled(self, ranks)
         return replace(resolved, **values, steps=steps, evaluate_every=every)
 
-    def _defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, Any]:
         """Of the options that were not given: those that depend on neither ranks nor data."""
         defaults = algorithms.defaults(self.algorithm)
         if self.merge is not None:

@@ -11,13 +11,18 @@ from mpisgd.algorithms.policies import POLICIES, Policy
 from mpisgd.checkpoint.rests import Rests
 from mpisgd.data import Dataset
 from mpisgd.data.shards import Sampler
-from mpisgd.experiment.building import build_augment, build_model, build_parameters, build_rule
+from mpisgd.experiment.building import (
+    build_augment,
+    build_model,
+    build_parameters,
+    build_rate,
+    build_rule,
+)
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.models import Model
 from mpisgd.servers.evaluation import Evaluator
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import ServedWorker
-from mpisgd.training import optimisers
 from mpisgd.training.parameters import Parameters
 from mpisgd.values.errors import UsageError
 from mpisgd.values.registry import resolve
@@ -83,7 +88,7 @@ class Builder:
         experiment, steps = self.experiment, self.experiment.steps or 1
         flat = self.parameters.flat[self.shards[index]].copy()
         optimiser, ema = build_rule(experiment, flat)
-        rate = optimisers.schedule(experiment.rate_schedule, experiment.scaled_rate, steps)
+        rate = build_rate(experiment)
         return Server(
             site, index, flat, len(self.roles.workers), optimiser, rate, steps, self.policy, ema,
             experiment.evaluate_every or 0, consistent=experiment.reads == "consistent",

@@ -1,4 +1,4 @@
-"""Learning rates as functions of the step: k = 1 .. steps -> rate."""
+"""Learning rates as functions of the step: k = 1 .. steps -> rate; who takes them, by name."""
 
 import inspect
 import math
@@ -8,12 +8,18 @@ from typing import Any
 from mpisgd.values.errors import UsageError
 from mpisgd.values.registry import resolve
 
+OPTIMISERS = {
+    "sgd": "mpisgd.training.optimisers:SGD",
+    "rmsprop": "mpisgd.training.optimisers:RMSProp",
+    "lars": "mpisgd.training.lars:LARS",
+}
 SCHEDULES = {
     "constant": "mpisgd.training.learning_rates:constant",
     "one-cycle": "mpisgd.training.learning_rates:one_cycle",
     "linear-tail": "mpisgd.training.learning_rates:linear_tail",
     "exponential": "mpisgd.training.learning_rates:exponential",
     "geometric": "mpisgd.training.learning_rates:geometric",
+    "step-decay": "mpisgd.training.learning_rates:step_decay",
 }
 
 
@@ -84,6 +90,26 @@ def geometric(k: int, rate: float, steps: int, share: float = 0.03) -> float:
     """
     require(0 < share <= 1, "the schedule's share", share, "in (0, 1]")
     return rate * share ** ((k - 1) / max(1, steps - 1))
+
+
+def step_decay(k: int, rate: float, steps: int, factor: float = 0.1) -> float:
+    """`rate` times `factor` after 1/3, again after 2/3, and after 8/9 of the steps.
+
+    Goyal et al. 2017 (arXiv 1706.02677) on ImageNet: after 30, 60 and 80 of 90 epochs.
+    """
+    require(0 < factor <= 1, "the schedule's factor", factor, "in (0, 1]")
+    return rate * factor ** sum(9 * (k - 1) >= ninths * steps for ninths in (3, 6, 8))
+
+
+def warmed_up(rate: Callable[[int], float], warm_up: int, start: float) -> Callable[[int], float]:
+    """`rate`, come to in equal steps from `start` at step `warm_up` (Goyal et al. 2017, section
+    2.2: from the rate of one worker to that of all)."""
+
+    def warmed(k: int) -> float:
+        full = rate(k)
+        return full if k >= warm_up else start + (full - start) * k / warm_up
+
+    return warmed
 
 
 def require(holds: bool, place: str, value: object, allowed: str) -> None:

@@ -12,15 +12,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from allreduce import arrays
-from mpisgd.training.learning_rates import SCHEDULES, keywords, require, schedule
+from mpisgd.training.learning_rates import OPTIMISERS, SCHEDULES, keywords, require, schedule
 from mpisgd.values.registry import resolve
 
-__all__ = ["EMA", "OPTIMISERS", "SCHEDULES", "SGD", "Optimiser", "RMSProp", "build", "schedule"]
-
-OPTIMISERS = {
-    "sgd": "mpisgd.training.optimisers:SGD",
-    "rmsprop": "mpisgd.training.optimisers:RMSProp",
-}
+__all__ = [
+    "EMA",
+    "OPTIMISERS",
+    "SCHEDULES",
+    "SGD",
+    "Decoupled",
+    "Optimiser",
+    "RMSProp",
+    "build",
+    "schedule",
+]
 
 
 class Optimiser(Protocol):
@@ -152,6 +157,26 @@ class RMSProp:
         """`mean_square` (size,) and, if there is momentum, `velocity` (size,); live arrays."""
         velocity = {"velocity": self._velocity} if self.momentum else {}
         return {"mean_square": self._mean_square, **velocity}
+
+
+class Decoupled:
+    """x <- (1 - rate * weight_decay) x, then a step of an optimiser without weight decay: neither
+    momentum nor a scale of the gradient has a part in the decay (Loshchilov and Hutter 2019, arXiv
+    1711.05101; Fast.Ai's)."""
+
+    def __init__(self, optimiser: Optimiser, weight_decay: float):
+        """Raises UsageError for a negative weight decay."""
+        _check(0.0, weight_decay)
+        self.optimiser, self.weight_decay = optimiser, weight_decay
+
+    def step(self, parameters: np.ndarray, gradient: np.ndarray, rate: float) -> None:
+        """One update of `parameters` (size,), in place."""
+        parameters *= parameters.dtype.type(1 - rate * self.weight_decay)
+        self.optimiser.step(parameters, gradient, rate)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Of the other one."""
+        return self.optimiser.state()
 
 
 class EMA:

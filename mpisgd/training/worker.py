@@ -46,12 +46,14 @@ class Worker(GradientWorker):
         clip: float | None = None,
         augment: Augment | None = None,
         rests: Rests | None = None,
+        equal: bool = True,
     ):
-        """`rests`: when the run is saved; `clip`, `augment`: as of GradientWorker."""
+        """`rests`: when the run is saved; `equal`: all ranks begin alike; `clip`, `augment`: as of
+        GradientWorker."""
         super().__init__(site, model, dataset, sampler, parameters, clip, augment)
         self.optimiser, self.rate, self.ema = optimiser, rate, ema
         self.last, self.evaluate_every, self.rests = steps, evaluate_every, rests
-        self.equal = True  # all ranks hold the same parameters, by construction
+        self.equal = equal  # all ranks hold the same parameters, by construction
         self.mean_gradient = False  # `gradient` holds the mean over ranks
         self.wire: Wire | None = None  # how what is averaged travels; None: as it is
         self.age: int | None = None  # of the last gradient, in updates, if it may be old

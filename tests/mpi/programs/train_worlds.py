@@ -35,6 +35,7 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     },
     "local-ring": {"algorithm": "local", "tau": 3, "allreduce": "ring", "ema": 0.9},
     "local-rmsprop": {"algorithm": "local", "optimiser": "rmsprop", "allreduce": "tree"},
+    "local-own": {"algorithm": "local", "tau": 3, "initial": "own", "optimiser": "lars"},
     "local-unlike": {"algorithm": "local", "tau": 2, "model": "quadratic", "data": "noise"},
     "slowmo": {"algorithm": "slowmo", "tau": 2, "outer-momentum": 0.7, "outer-rate": 0.9},
     "streaming": {"algorithm": "streaming-diloco", "tau": 3, "fragments": 4, "delay": 2},

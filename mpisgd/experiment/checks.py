@@ -1,0 +1,89 @@
+"""What does not go together in an experiment: each mistake as the error that tells it."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from allreduce import collectives
+from mpisgd.algorithms import ALGORITHMS
+from mpisgd.algorithms.policies import POLICIES
+from mpisgd.models import HIDDEN
+from mpisgd.values.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpisgd.experiment.experiment import Experiment
+
+MERGING = ("local", "dasgd")  # average models that need not begin alike
+
+
+def mistakes(e: "Experiment") -> Iterator[UsageError]:
+    """All of them; the first is raised."""
+    return chain(_unfitting(e), _unfitting_updates(e), _out_of_range(e))
+
+
+def _unfitting(e: "Experiment") -> Iterator[UsageError]:
+    """What does not go together in the model, the length of the run, averages and pushes."""
+    if e.hidden is not None and e.model not in HIDDEN:
+        yield UsageError("--hidden", e.hidden, f"--model {e.model} has no hidden layers")
+    if e.steps is not None and e.epochs is not None:
+        yield UsageError("--steps", e.steps, "give either --steps or --epochs")
+    if e.merge == "overwrite" and e.xi not in (None, 0.0):
+        yield UsageError("--xi", e.xi, "--merge overwrite keeps nothing local")
+    if e.merge == "delta" and e.xi is not None:
+        yield UsageError("--xi", e.xi, "--merge delta has no xi")
+    carries = collectives.carrier(e.allreduce)
+    if e.chunks != 1 and not carries.chunked:
+        allowed = f"1 only: --allreduce {e.allreduce} cuts messages by itself"
+        yield UsageError("--chunks", e.chunks, allowed)
+    if not carries.host:
+        yield UsageError("--allreduce", e.allreduce, "it takes arrays of devices alone")
+    if e.price_as is not None and carries.scheduled:
+        allowed = f"--allreduce {e.allreduce} is priced as itself"
+        yield UsageError("--price-as", e.price_as, allowed)
+    if e.prefetch and e.push == "layerwise":
+        allowed = (
+            "with --prefetch only whole: parts would leave before the last gradient is answered"
+        )
+        yield UsageError("--push", e.push, allowed)
+    if e.prefetch and e.requeue:
+        allowed = "not with --requeue: a batch begins before the last one's fate is known"
+        yield UsageError("--prefetch", None, allowed)
+
+
+def _unfitting_updates(e: "Experiment") -> Iterator[UsageError]:
+    """What does not go together in the update rule."""
+    if e.nesterov and e.optimiser != "sgd":
+        yield UsageError("--nesterov", None, f"--optimiser {e.optimiser} has none; sgd does")
+    if e.clip is not None and e.algorithm == "minibatch-overlap":
+        allowed = "minibatch-overlap sends a gradient before its norm is known; minibatch can"
+        yield UsageError("--clip", e.clip, allowed)
+    if e.clip is not None and e.push == "layerwise":
+        allowed = "--push layerwise sends a gradient before its norm is known; whole can"
+        yield UsageError("--clip", e.clip, allowed)
+    of = {"rmsprop_decay": "rmsprop", "epsilon": "rmsprop", "trust": "lars"}
+    for name, optimiser in of.items():
+        if getattr(e, name) is not None and e.optimiser != optimiser:
+            allowed = f"--optimiser {e.optimiser} has none; {optimiser} does"
+            yield UsageError(f"--{name.replace('_', '-')}", getattr(e, name), allowed)
+    if e.optimiser == "lars" and e.algorithm in POLICIES:
+        allowed = "with servers sgd or rmsprop: lars needs whole layers, and they hold shards"
+        yield UsageError("--optimiser", e.optimiser, allowed)
+    if e.decoupled and not e.weight_decay:
+        yield UsageError("--decoupled", None, "needs --weight-decay above 0")
+    if e.initial == "own" and e.algorithm in {*ALGORITHMS, *POLICIES} - {*MERGING}:
+        allowed = f"only {' and '.join(MERGING)} average models that begin apart"
+        yield UsageError("--initial", e.initial, allowed)
+    if e.ema_warm_up and e.ema is None:
+        yield UsageError("--ema-warm-up", None, "needs --ema, the decay to come to")
+
+
+def _out_of_range(e: "Experiment") -> Iterator[UsageError]:
+    """Values of which one alone is too large, or too large beside another."""
+    for name in ("rmsprop_decay", "momentum", "outer_momentum", "ema"):
+        if (value := getattr(e, name)) == 1.0:
+            yield UsageError(f"--{name.replace('_', '-')}", value, "a number in [0, 1)")
+    filled = {**asdict(e), **e.defaults()}
+    tau, delay = filled["tau"], filled["delay"]
+    if isinstance(delay, int) and tau is not None and delay > tau:
+        yield UsageError("--delay", delay, f"at most --tau, which is {tau}")
