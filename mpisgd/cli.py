@@ -14,6 +14,7 @@ from mpisgd import __version__
 from mpisgd.values.errors import UsageError, nearest
 from mpisgd.values.help import add_help, screen
 from mpisgd.values.options import whole
+from mpisgd.values.progress import QUIET
 
 COMMANDS = {
     "demo": (
@@ -103,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if getattr(arguments, "blas_threads", None) is not None:
             whole(1, MOST_THREADS).read("--blas-threads", arguments.blas_threads)
+        if getattr(arguments, "quiet", False):
+            os.environ[QUIET] = "1"
         command = import_module(COMMANDS[arguments.command][0])
         return int(command.run(arguments) or 0)
     except UsageError as mistake:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ from mpisgd.report.picture import ASCII, BLOCKS, Shown, picture
 from mpisgd.store.reader import read
 from mpisgd.values.errors import UsageError
 
-MOST_S = 60.0
-
 
 def test_three_algorithms_learn_digits_and_are_compared(tmp_path):
     try:
@@ -25,7 +22,6 @@ def test_three_algorithms_learn_digits_and_are_compared(tmp_path):
         pytest.skip(str(missing))
     pytest.importorskip("jinja2", reason="needs the extra plot")
     pytest.importorskip("matplotlib", reason="needs the extra plot")
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "mpisgd", "demo", "--folder", str(tmp_path / "demo"),
          "--format", "json", "--html"],
@@ -33,7 +29,6 @@ def test_three_algorithms_learn_digits_and_are_compared(tmp_path):
         env={**os.environ, "COLUMNS": "70", "PYTHONIOENCODING": "utf-8"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - began < MOST_S
     said = json.loads(done.stdout)
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10000
     picture = done.stderr.splitlines()[-8:]

@@ -1,8 +1,9 @@
 """What a run says beside its results: what it takes for granted, and how far it is."""
 
 import io
+import os
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_a_long_run_tells_its_steps_where_there_is_no_terminal(capsys, each, don
             lines.update()
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 10
-    assert told[0] == f"mpisgd: step {done + 10} of {done + 100}, about 90 s left"
+    assert told[0] == f"mpisgd: step {done + 10} of {done + 100}, 1/s, about 90 s left"
     assert told[-1].endswith("about 0 s left")
 
 
@@ -112,6 +113,7 @@ def test_on_a_terminal_there_is_a_bar_that_leaves_no_trace(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "DELAY_S", 0)
     with closing(progress.shown("dasgd", 100, each=4, done=25)) as bar:
         bar.update(40)
         assert (bar.n, bar.total) == (140, 400)
@@ -122,6 +124,35 @@ def test_on_a_terminal_there_is_a_bar_that_leaves_no_trace(monkeypatch):
     assert shown.endswith("\r")
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(progress.shown("dasgd", 100), progress.Lines)
+
+
+def test_quiet_is_handed_to_every_bar_and_to_processes(monkeypatch, capsys):
+    from mpisgd.cli import main
+
+    seen = []
+    monkeypatch.setenv(progress.QUIET, "")
+    monkeypatch.setattr(progress, "shown", lambda *a, **b: seen.append(os.environ[progress.QUIET]))
+    monkeypatch.setattr(progress, "closing", lambda bar: nullcontext(progress.Silent()))
+    assert main(["verify", "--ranks", "2", "--quiet"]) == 0
+    assert seen == ["1"]
+    monkeypatch.undo()
+    monkeypatch.setenv(progress.QUIET, "1")
+    assert isinstance(progress.shown("dasgd", 100), progress.Silent)
+
+
+def test_items_come_in_their_order_and_a_bar_ends_with_them(monkeypatch):
+    told = []
+
+    class Bar:
+        def update(self):
+            told.append("update")
+
+        def close(self):
+            told.append("close")
+
+    monkeypatch.setattr(progress, "shown", lambda title, steps, unit: told.append(steps) or Bar())
+    assert list(progress.over("abc", "letters", "letter")) == ["a", "b", "c"]
+    assert told == [3, "update", "update", "update", "close"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from test_submit import JOBS, SLURM, SMALL, submit
 
 from mpisgd.commands import submit as command
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.submit import folder, grid, local, queue, script
+from mpisgd.submit import folder, grid, queue, script
 from mpisgd.submit.runs import GridRun
 from mpisgd.submit.settings import LAUNCHERS, Settings
 from mpisgd.values.errors import UsageError
@@ -403,18 +403,6 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path, monkeypatch, c
     states = [line.split(",")[7] for line in printed.out.splitlines()[1:]]
     assert states == ["failed", "finished"]
     assert "exit code 3: mpisgd" in printed.err
-
-
-def test_a_bar_shows_on_a_terminal_only(monkeypatch):
-    with local.progress_bar([]) as bar:
-        assert bar is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    with local.progress_bar([GridRun(Experiment())]) as bar:
-        assert bar.total == 1
-    monkeypatch.setenv("TERM", "dumb")
-    with local.progress_bar([]) as bar:
-        assert bar is None
 
 
 def test_real_ranks_run_here(tmp_path, monkeypatch, capsys):

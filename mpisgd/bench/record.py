@@ -10,6 +10,7 @@ from allreduce.native import described
 from mpisgd.mpi import cores
 from mpisgd.mpi.cores import Places
 from mpisgd.store.environment import environment
+from mpisgd.values import progress
 from mpisgd.values.schedules import digests
 
 
@@ -61,15 +62,13 @@ class Record:
     ):
         """`facts`: of the device."""
         self.speaks = comm.Get_rank() == 0
-        self._store, self._bar = None, None
+        self._store: Any = None
+        self._bar: progress.Bar | None = None
         if not self.speaks:
             return
         if where.crowded:
             warn(where.crowded)
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=cases, unit="case", desc=arguments.benchmark, leave=False)
+        self._bar = progress.shown(arguments.benchmark, cases, unit="case")
         if arguments.output is not None:
             from mpisgd.store.writer import Writer
 

@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -39,7 +40,7 @@ from mpisgd.mpi.lab import BURST
 from mpisgd.predict import calibration
 from mpisgd.store.lock import held_together
 from mpisgd.store.target import check_not_read, check_target
-from mpisgd.values import files, tables
+from mpisgd.values import files, progress, tables
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import whole, wholes
 
@@ -119,10 +120,16 @@ def _calibrate(
     hosts = where.hosts
     if rank == 0 and where.crowded:
         print(f"mpisgd calibrate: {where.crowded}", file=sys.stderr)
-    found = _messages(comm, hosts, repetitions, experiment.deadline_s)
-    words = _habits(comm, hosts, found, repetitions, experiment.deadline_s)
-    found |= _alone(comm, np.dtype(experiment.dtype), repetitions)
-    own = [_step_seconds(experiment, batch, rank, size, repetitions) for batch in batches]
+    with closing(_bar(rank, len(batches))) as bar:
+        found = _messages(comm, hosts, repetitions, experiment.deadline_s)
+        bar.update()
+        words = _habits(comm, hosts, found, repetitions, experiment.deadline_s)
+        found |= _alone(comm, np.dtype(experiment.dtype), repetitions)
+        bar.update()
+        own = []
+        for batch in batches:
+            own.append(_step_seconds(experiment, batch, rank, size, repetitions))
+            bar.update()
     slowest = gather(comm, np.array(own).ravel(), experiment.deadline_s).max(axis=0)
     if rank == 0:
         per_batch = slowest.reshape(len(batches), repetitions)
@@ -136,6 +143,11 @@ def _calibrate(
             text = links.toml() + _notes(found, steps, experiment, hosts)
             files.write(path, text.encode())
     return 0
+
+
+def _bar(rank: int, batches: int) -> progress.Bar:
+    """Of the parts: messages, what a rank does alone, a step at each batch."""
+    return progress.Silent() if rank else progress.shown("calibrate", 2 + batches, unit="part")
 
 
 def _messages(

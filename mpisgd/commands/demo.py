@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mpisgd.mpi import mpiexec
 from mpisgd.store.target import check_target
-from mpisgd.values import tables
+from mpisgd.values import progress, tables
 from mpisgd.values.errors import MissingExtra, UsageError
 
 RANKS = 4
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise MissingExtra("matplotlib and Jinja2", "a page", "plot")
     launcher = mpiexec.find()
     folder.mkdir(parents=True, exist_ok=True)
-    for name, options in RUNS.items():
+    for name, options in progress.over(list(RUNS.items()), "demo", "run"):
         words = ["train", *options.split(), *COMMON.split(), "--output", files[name], "--overwrite"]
         print("mpiexec -n", RANKS, "mpisgd", *words, file=sys.stderr, flush=True)
         done = launcher.run(RANKS, mpiexec.own(["mpisgd", *words]), timeout=TIMEOUT)

@@ -8,12 +8,13 @@ experiment. Gradients are summed in order of workers, as the servers did.
 import argparse
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.values import tables
+from mpisgd.values import progress, tables
 from mpisgd.values.errors import UsageError
 
 COLUMNS = ("file", "algorithm", "updates", "gradients", "recorded", "replayed", "same")
@@ -107,15 +108,9 @@ class _Replay:
 
     def run(self) -> np.ndarray:
         """Make every update as soon as its gradients can be computed."""
-        moved = True
-        while moved:
-            moved = False
-            for index, server in enumerate(self.servers):
-                while (batch := self.batches[index].get(server.version + 1)) and all(
-                    self._ready(key) for key in batch
-                ):
-                    self._update(index, batch)
-                    moved = True
+        with closing(progress.shown("replay", sum(map(len, self.batches)), unit="update")) as bar:
+            while self._moved(bar):
+                pass
         flat = self.builder.parameters.flat
         for server, shard, batches in zip(
             self.servers, self.builder.shards, self.batches, strict=True
@@ -126,6 +121,18 @@ class _Replay:
                 )
             flat[shard] = server.parameters
         return flat
+
+    def _moved(self, bar: progress.Bar) -> bool:
+        """Whether any update could be made; all that can are."""
+        moved = False
+        for index, server in enumerate(self.servers):
+            while (batch := self.batches[index].get(server.version + 1)) and all(
+                self._ready(key) for key in batch
+            ):
+                self._update(index, batch)
+                bar.update()
+                moved = True
+        return moved
 
     def _sort(self) -> None:
         steps: dict[int, set[int]] = defaultdict(set)

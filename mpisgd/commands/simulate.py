@@ -19,7 +19,7 @@ from allreduce.simulate.program import messages
 from mpisgd.predict import calibration
 from mpisgd.store.lock import save
 from mpisgd.store.target import check_not_read
-from mpisgd.values import quantities
+from mpisgd.values import progress, quantities
 from mpisgd.values.errors import UsageError
 from mpisgd.values.plugins import SYNTAX
 from mpisgd.values.schedules import build
@@ -137,7 +137,8 @@ def run(arguments: argparse.Namespace) -> int:
         cases = list(_cases(arguments, chosen))
         if arguments.goal and len(cases) > 1:
             raise UsageError("--goal", arguments.goal, "give one algorithm, rank count and size")
-        rows = [_row(conditions, chosen, schedule, nbytes) for schedule, nbytes in cases]
+        told = progress.over(cases, "simulate", "case")
+        rows = [_row(conditions, chosen, schedule, nbytes) for schedule, nbytes in told]
         if arguments.goal:
             _write_goal(arguments.goal, conditions.chunks, chosen, *cases[0])
     except AllreduceError as mistake:

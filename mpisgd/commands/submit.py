@@ -15,7 +15,7 @@ from mpisgd.submit import folder as folders
 from mpisgd.submit import grid as grids
 from mpisgd.submit.folder import Found, State
 from mpisgd.submit.runs import GridRun
-from mpisgd.values import files, tables
+from mpisgd.values import files, progress, tables
 from mpisgd.values.errors import UsageError
 
 # Options that vary within the grid are columns too, behind these of them.
@@ -101,17 +101,14 @@ def _execute(
     left = _left(found)
     failed = 0
     shown = list(found)
-    with local.progress_bar([grid.runs[i] for i in left]) as bar:
-        for i in left:
-            reason = local.execute(grid.runs[i], folder, launcher)
-            if reason is None:
-                shown[i] = Found(State.FINISHED)
-            else:
-                failed += 1
-                shown[i] = Found(folders.look([grid.runs[i]], folder)[0].state, None, "failed")
-                print(f"mpisgd submit: {grid.runs[i].name}: {reason}", file=sys.stderr)
-            if bar is not None:
-                bar.update()
+    for i in progress.over(left, "submit", "run"):
+        reason = local.execute(grid.runs[i], folder, launcher)
+        if reason is None:
+            shown[i] = Found(State.FINISHED)
+        else:
+            failed += 1
+            shown[i] = Found(folders.look([grid.runs[i]], folder)[0].state, None, "failed")
+            print(f"mpisgd submit: {grid.runs[i].name}: {reason}", file=sys.stderr)
     _print(grid, shown, folder, arguments)
     return 1 if failed else 0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from allreduce.algorithms import ALGORITHMS
 from allreduce.errors import ScheduleError
-from mpisgd.values import tables
+from mpisgd.values import progress, tables
 from mpisgd.values.errors import UsageError
 from mpisgd.values.plugins import SYNTAX
 from mpisgd.values.quantities import ranks
@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
         ranks("--ranks", arguments.ranks, most=4096),
         algorithm_names(arguments.algorithms),
     )
-    rows = [_check(name, size) for name in names for size in sizes]
+    cases = [(name, size) for name in names for size in sizes]
+    rows = [_check(*case) for case in progress.over(cases, "verify", "schedule")]
     wrong = [row for row in rows if row["verdict"] != "right"]
     print(tables.render(COLUMNS, rows, arguments.format))
     print(f"{len(rows)} schedules verified, {len(wrong)} wrong", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from mpisgd.report.speed import speed
 from mpisgd.store.reader import DamagedFile, Run, read
 from mpisgd.store.texts import printable
+from mpisgd.values import progress
 from mpisgd.values.errors import UsageError
 
 PATTERNS = ("*.h5", "*.h5.partial")
@@ -40,7 +41,7 @@ def find(words: Sequence[str]) -> list[str]:
 def collect(files: Sequence[str]) -> tuple[list[Named], list[str]]:
     """The readable runs in `files`, and one line for each that is not."""
     runs, problems = [], []
-    for file in files:
+    for file in progress.over(files, "reading", "file"):
         try:
             run = read(file)
             # Damage in what is looked at later is found now, not in the middle of a page.

@@ -2,11 +2,7 @@
 
 import os
 import subprocess
-import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 from mpisgd.mpi.mpiexec import Job, Launcher, own
 from mpisgd.submit.folder import finished_in
@@ -29,15 +25,6 @@ def execute(run: GridRun, folder: Path, mpiexec: Launcher | None) -> str | None:
         done = job.wait()
     files.write(folder / f"{run.name}.log", (done.stdout + done.stderr).encode())
     return _reason(done) if done.returncode or not finished_in(run, folder) else None
-
-
-def progress_bar(runs: Sequence[GridRun]) -> Any:
-    """A bar on a terminal, elsewhere a context of None."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return nullcontext()
-    from tqdm import tqdm
-
-    return tqdm(total=len(runs), unit="run")
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:

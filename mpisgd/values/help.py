@@ -54,9 +54,11 @@ class HelpAll(argparse.Action):
 
 
 def add_help(parser: argparse.ArgumentParser) -> None:
-    """The two options that print help."""
+    """What every command has: the two options that print help, and `--quiet`."""
     parser.add_argument("-h", "--help", action="help", help="show the common options and exit")
     parser.add_argument("--help-all", action=HelpAll, nargs=0, help="show all options and exit")
+    parser.add_argument("--quiet", action="store_true", default=argparse.SUPPRESS,
+                        help="no bars, and no lines of how far it is")  # fmt: skip
 
 
 def usage(parser: argparse.ArgumentParser) -> str:
@@ -98,7 +100,7 @@ def _groups(
         rows: list[tuple[str, str]] = []
         for action in group._group_actions:
             wanted = common is None or action.required or {*action.option_strings} & {*common}
-            if wanted and action.dest not in ("help", "help_all", "version"):
+            if wanted and action.dest not in ("help", "help_all", "quiet", "version"):
                 rows += _rows(parser, action)
         rows = rows[: max(0, room - 1)]
         if rows:

@@ -1,13 +1,19 @@
-"""How far a run is: a bar on a terminal, a line now and then where there is none."""
+"""How far long work is: a bar on a terminal, a line now and then where there is none, nothing where
+`--quiet` was said."""
 
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Protocol, TypeVar
 
 EVERY_S = 10.0  # between two lines
 LONG_S = 30.0  # a run that takes less says nothing
+DELAY_S = 1.0  # before a bar is drawn
+QUIET = "MPISGD_QUIET"  # the variable that `--quiet` sets, for processes that are started too
+
+Item = TypeVar("Item")
 
 
 class Bar(Protocol):
@@ -18,8 +24,18 @@ class Bar(Protocol):
     def close(self) -> None: ...
 
 
+class Silent:
+    """Tells nothing."""
+
+    def update(self) -> None:
+        """One more."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class Lines:
-    """`step 120 of 1000, about 35 s left`, at most every EVERY_S seconds; like a bar to its users.
+    """`step 120 of 1000, 24/s, about 35 s left`, at most every EVERY_S seconds; as a bar to users.
 
     `each`: calls of `update` that make a step; `done`: steps before this process began; `unit`:
     what to say instead of step.
@@ -44,7 +60,8 @@ class Lines:
         left = spent * max(0, self.steps - self.done - self._count / self.each)
         left /= self._count / self.each
         if spent + left > LONG_S:
-            told = f"mpisgd: {self.unit} {step} of {self.steps}, about {left:.0f} s left"
+            rate = f"{self._count / self.each / spent:.3g}/s"
+            told = f"mpisgd: {self.unit} {step} of {self.steps}, {rate}, about {left:.0f} s left"
             print(told, file=sys.stderr, flush=True)
 
     def close(self) -> None:
@@ -52,11 +69,23 @@ class Lines:
 
 
 def shown(title: str, steps: int, each: int = 1, done: int = 0, unit: str = "") -> Bar:
-    """A bar on a terminal, Lines elsewhere. `each`, `done`, `unit`: as of Lines."""
+    """A bar on a terminal, Lines elsewhere, Silent if told. `each`, `done`, `unit`: as of Lines."""
+    if os.environ.get(QUIET):
+        return Silent()
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return Lines(steps, each, done, unit=unit or "step")
     from tqdm import tqdm
 
     unit = unit or ("step" if each == 1 else "gradient")
     total, initial = steps * each, done * each
-    return tqdm(total=total, initial=initial, unit=unit, desc=title, leave=False)
+    return tqdm(
+        total=total, initial=initial, unit=unit, desc=title, leave=False, delay=DELAY_S
+    )  # fmt: skip
+
+
+def over(items: Sequence[Item], title: str, unit: str) -> Iterator[Item]:
+    """The items, and how many of them are done."""
+    with closing(shown(title, len(items), unit=unit)) as bar:
+        for item in items:
+            yield item
+            bar.update()
