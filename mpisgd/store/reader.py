@@ -216,7 +216,7 @@ class Run:
         """One dataset against the schema: linked within the file, of its type and dimensions. None
         for a column that is younger than the file."""
         group = self._group(field)
-        if not self._linked(group, field):
+        if group is None or not self._linked(group, field):
             return None
         here = h5py.h5o.open(group, field.name.encode())
         if not isinstance(here, h5py.h5d.DatasetID) or _elsewhere(here.get_create_plist()):
@@ -235,11 +235,13 @@ class Run:
         self._lengths[field.path] = shape[0]
         return h5py.Dataset(here)
 
-    def _group(self, field: Field) -> h5py.h5g.GroupID:
-        """The group that holds the field: the root, or one of the schema, looked up once."""
+    def _group(self, field: Field) -> h5py.h5g.GroupID | None:
+        """The group that holds the field: the root, or one of the schema, looked up once; None for
+        one younger than the file."""
         root = self._file.id if not field.group else self._groups.get(field.group)
         if root is None:
-            self._linked(self._file.id, field, field.group)
+            if not self._linked(self._file.id, field, field.group):
+                return None
             root = h5py.h5o.open(self._file.id, field.group.encode())
             if not isinstance(root, h5py.h5g.GroupID):
                 self.damaged(f"/{field.path} is not inside a group")
