@@ -129,7 +129,13 @@ def test_on_hosts_nothing_but_tcp_and_an_agent_for_ssh(one_core, monkeypatch):
     words, added = Launcher("/m", "openmpi", "").command(3, ["true"], HOSTS)
     assert words[words.index("--host") + 1] == "10.77.0.1:2,10.77.0.2:2"
     assert (added["OMPI_MCA_btl"], added["PRTE_MCA_plm_ssh_agent"]) == ("tcp,self", "/agent")
-    with pytest.raises(UsageError, match="MPICH or Open MPI"):
+    words, added = Launcher("/m", "impi", "").command(4, ["true"], HOSTS)
+    assert words[words.index("-bootstrap-exec") + 1] == "/agent"
+    assert words[words.index("-hosts") + 1] == "10.77.0.1,10.77.0.2"
+    assert (added["I_MPI_FABRICS"], added["FI_PROVIDER"], added["FI_TCP_IFACE"]) == (
+        "ofi", "tcp", "e0",
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="MPICH, Open MPI or Intel MPI"):
         Launcher("/m", "other", "").command(1, ["true"], HOSTS)
 
 

@@ -255,7 +255,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", type=int, default=2, help="hosts to make [2]")
     parser.add_argument("--rate", default="200mbit", help="bits per second of each wire [200mbit]")
     parser.add_argument("--ranks", type=int, help="ranks, round-robin over hosts [one per host]")
-    parser.add_argument("--mpiexec", help="MPICH's or Open MPI's [the one beside this Python]")
+    parser.add_argument(
+        "--mpiexec", help="MPICH's, Open MPI's or Intel MPI's [the one beside this Python]"
+    )
     parser.add_argument(
         "--keep", action="store_true", help="keep the hosts after COMMAND, until Ctrl-C"
     )

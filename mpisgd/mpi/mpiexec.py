@@ -25,7 +25,7 @@ KINDS = {
     "mpich": ("hydra", "mpich"),
     "openmpi": ("open mpi", "openrte", "prrte", "prterun"),
 }
-PLACED = ("mpich", "openmpi")  # whose ranks can be put on hosts of a lab
+PLACED = ("impi", "mpich", "openmpi")  # whose ranks can be put on hosts of a lab
 MARK = "MPISGD_LAUNCH"
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
 NETMOD = "MPIR_CVAR_CH4_NETMOD"
@@ -68,7 +68,9 @@ class Launcher:
         if not argv:
             raise UsageError("command", None, "name a program to run")
         if hosts is not None and self.kind not in PLACED:
-            raise UsageError("mpiexec", self.path, "to place ranks on hosts, use MPICH or Open MPI")
+            raise UsageError(
+                "mpiexec", self.path, "to place ranks on hosts, use MPICH, Open MPI or Intel MPI"
+            )
         flags, added = self._flags(ranks, hosts)
         return [self.path, *flags, "-n", str(ranks), *own(argv)], added
 
@@ -103,6 +105,8 @@ class Launcher:
             return _openmpi(ranks, hosts, crowded)
         if self.kind == "mpich" and hosts is not None:
             return _mpich_hosts(hosts)
+        if self.kind == "impi" and hosts is not None:
+            return _impi_hosts(hosts)
         return [], {}
 
 
@@ -271,6 +275,15 @@ def _mpich_hosts(hosts: Hosts) -> tuple[list[str], dict[str, str]]:
     added |= {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": hosts.interface}
     # UCX would find that the hosts are one machine, and use its memory.
     return flags, {**added, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": hosts.interface}
+
+
+def _impi_hosts(hosts: Hosts) -> tuple[list[str], dict[str, str]]:
+    flags = ["-bootstrap", "ssh", "-bootstrap-exec", hosts.agent, "-iface", hosts.interface]
+    flags += ["-ppn", "1", "-hosts", ",".join(hosts.addresses)]
+    # Hosts see the same cores: pinned, the first ranks of all would share one. Without `ofi` it
+    # would find that all hosts are one machine, and use its memory.
+    added = {"I_MPI_FABRICS": "ofi", "I_MPI_PIN": "0"}
+    return flags, {**added, "FI_PROVIDER": "tcp", "FI_TCP_IFACE": hosts.interface}
 
 
 def _openmpi(ranks: int, hosts: Hosts | None, crowded: bool) -> tuple[list[str], dict[str, str]]:
