@@ -11,6 +11,7 @@ from mpisgd.values.tables import FORMATS, render
 
 if TYPE_CHECKING:
     from mpisgd.report.comparison import Group, Launch
+    from mpisgd.report.targets import Target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threshold", default="5%", metavar="P%",
                         help="what a change must exceed, beside its noise [5%%]")  # fmt: skip
     parser.add_argument("--targets", default="", metavar="A,B,...",
-                        help="compare the times to these test accuracies too")  # fmt: skip
+                        help="times to these accuracies, or loss:2.183, too")  # fmt: skip
     parser.add_argument("--single", action="store_true",
                         help="judge single launches by the threshold alone")  # fmt: skip
     parser.add_argument("--any-machine", action="store_true",
@@ -31,9 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 1 if anything got worse, 0 if nothing is known to. Raises UsageError."""
     threshold = number(0).read("--threshold", arguments.threshold.removesuffix("%"))
-    share = number(0, 1, above=True)
-    targets = [share.read("--targets", word) for word in arguments.targets.split(",") if word]
     from mpisgd.report import comparison
+    from mpisgd.report.targets import parse
+
+    targets = parse(arguments.targets)
 
     skipped: list[str] = []
     sides = [_launches(path, targets, skipped) for path in (arguments.before, arguments.after)]
@@ -55,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if worse else 0
 
 
-def _launches(path: str, targets: Sequence[float], skipped: list[str]) -> "list[Launch]":
+def _launches(path: str, targets: "Sequence[Target]", skipped: list[str]) -> "list[Launch]":
     """Of one side. UsageError for a file that cannot be read: what it hides may be worse."""
     from mpisgd.report.collect import collect, find
     from mpisgd.report.comparison import launches

@@ -1,7 +1,6 @@
 """`mpisgd report`: compare result files in tables, figures, a page and a timeline."""
 
 import argparse
-import math
 import os
 import shutil
 import sys
@@ -15,6 +14,7 @@ from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
 
 if TYPE_CHECKING:
+    from mpisgd.report.reference import Curve
     from mpisgd.report.sections import Report
 
 FORMATS = (*tables.FORMATS, "fom")
@@ -22,6 +22,7 @@ FORMATS = (*tables.FORMATS, "fom")
 WIDTH = 132  # columns of a text table that goes to a file or a pipe
 TABLES = (
     "runs", "servers", "shards", "staleness", "arrivals", "targets", "scaling", "bench",
+    "evaluation", "steps", "reference",
 )  # fmt: skip
 LEGEND = True  # --columns without a value, which no text is
 PICTURES = ("png", "svg", "pdf")
@@ -39,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, help=shown)
     parser.add_argument("--table", choices=TABLES, help="print this table only")
     parser.add_argument("--targets", metavar="A,B,...", default="0.9,0.95",
-                        help="test accuracies to reach [0.9,0.95]")  # fmt: skip
+                        help="accuracies to reach, or loss:2.183 [0.9,0.95]")  # fmt: skip
+    parser.add_argument("--reference", metavar="FILE.csv",
+                        help="a curve of others: columns epochs, accuracy, ...")  # fmt: skip
+    parser.add_argument("--thin", metavar="N",
+                        help="rows of a run in the tables evaluation and steps")  # fmt: skip
     parser.add_argument("--html", metavar="FILE", help="write one self-contained page")
     parser.add_argument("--figures", metavar="DIR", help="write the figures to this folder")
     parser.add_argument("--picture", choices=PICTURES, default="svg", help="their form [svg]")
@@ -55,24 +60,32 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.files and (written or not explained):
         raise UsageError("FILES", None, "name result files, or folders of them")
     if explained:
+        from mpisgd.report import curves, reference
         from mpisgd.report.sections import legend
+
+        meant = legend((curves.EVALUATION, curves.STEPS, reference.COLUMNS))
 
         arguments.columns = None
         if not written:
-            print(legend())
+            print(meant)
             return 0
     code = _report(arguments)
     if explained:
-        print(legend())
+        print(meant)
     return code
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    from mpisgd.report import reference
     from mpisgd.report.collect import collect, find
     from mpisgd.report.sections import report, shown
+    from mpisgd.report.targets import parse
     from mpisgd.report.views import asked_for
+    from mpisgd.values.options import whole
 
-    targets = _targets(arguments.targets)
+    wanted = parse(arguments.targets)
+    thin = None if arguments.thin is None else whole(2, 10**9).read("--thin", arguments.thin)
+    curves = [] if arguments.reference is None else reference.load(arguments.reference)
     columns = None if arguments.columns is None else asked_for(arguments.columns)
     _check_outputs(arguments)
     files = find(arguments.files)
@@ -81,7 +94,7 @@ def _report(arguments: argparse.Namespace) -> int:
     for problem in problems:
         print(f"mpisgd report: {problem}", file=sys.stderr)
     if runs:
-        made = report(runs, targets, problems)
+        made = _with_curves(report(runs, wanted, problems), arguments, curves, thin)
         width, wrap = _widths()
         text = shown(made, arguments.format or "table", arguments.table, width, columns, wrap)
         _write(made, arguments)
@@ -96,6 +109,22 @@ def _report(arguments: argparse.Namespace) -> int:
             for note in made.notes:
                 print(f"note: {note}", file=sys.stderr)
     return (1 if runs else 2) if problems else 0
+
+
+def _with_curves(
+    made: "Report", arguments: argparse.Namespace, curves: "list[Curve]", thin: int | None
+) -> "Report":
+    """With evaluations and steps, where they are asked for, and a reference beside them. JSON has
+    evaluations anyway; steps are many."""
+    from mpisgd.report import reference
+    from mpisgd.report.curves import NAMES, section
+
+    asked = [arguments.table] + ["evaluation"] * (arguments.format == "json")
+    found = [section(name, made.runs, thin) for name in NAMES if name in asked]
+    found += reference.sections(made.runs, curves)
+    told = made.notes + reference.notes(made.runs, curves)
+    sections = made.sections + [each for each in found if each.rows]
+    return made._replace(sections=sections, notes=told, reference=curves)
 
 
 def _widths() -> tuple[int, int]:
@@ -161,17 +190,3 @@ def _check_not_read(arguments: argparse.Namespace, files: Sequence[str]) -> None
     pair = [path for path in (arguments.html, arguments.trace) if path is not None]
     if len(pair) == 2 and len(set(map(os.path.realpath, pair))) == 1:
         raise UsageError("--trace", arguments.trace, "is --html too; name another file")
-
-
-def _targets(text: str) -> list[float]:
-    """Accuracies in (0, 1]."""
-    values = []
-    for word in text.split(",") if text else []:
-        try:
-            value = float(word)
-        except ValueError:
-            value = math.nan
-        if not 0 < value <= 1:
-            raise UsageError("--targets", word, "an accuracy above 0 and up to 1, such as 0.95")
-        values.append(value)
-    return values

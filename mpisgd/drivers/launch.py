@@ -100,7 +100,9 @@ def launch(
 
             mine = {**identity, "config": experiment.config()}
             checkpointing = Checkpointing(saving, mine, choice.resumed)
-        store = _together(world, deadline, lambda: _open(world, experiment, target, checkpointing))
+        store = _together(
+            world, deadline, lambda: _open(world, experiment, dataset, target, checkpointing)
+        )
         resumed = None if checkpointing is None else checkpointing.resumed
         done = 0 if resumed is None else resumed.step
         bar = None if console is None else console.bar(experiment, done)
@@ -175,13 +177,14 @@ def _lock(locks: ExitStack, target: Target, saving: "Saving | None") -> None:
 def _open(
     world: "World",
     experiment: Experiment,
+    dataset: Dataset,
     target: Target,
     checkpointing: "Checkpointing | None",
 ) -> Store | None:
     if target.path is None and not target.keep:
         return None
     told: dict[str, Any] = {"config": experiment.config(), "ranks": experiment.ranks}
-    told["environment"] = world.environment(experiment)
+    told["environment"] = world.environment(experiment) | {"training_samples": dataset.samples}
     if target.path is None:
         return MemoryStore(**told, virtual=world.virtual)
     options: dict[str, Any] = {"overwrite": target.overwrite}

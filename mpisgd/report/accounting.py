@@ -3,10 +3,7 @@
 A step time alone would mislead: see `training.effective`.
 """
 
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from mpisgd.mpi.lab import LAB
 from mpisgd.report import columns
@@ -18,7 +15,6 @@ from mpisgd.report.columns import (
     FILE,
     LAB_RATE,
     RANKS,
-    folded,
     shown,
 )
 from mpisgd.report.speed import FEW_ROUNDS, MEANS, divided, last, speed
@@ -110,17 +106,6 @@ RUNS = (
     Column("hosts", "", "machines that the ranks were on", of=lambda facts: hosts(facts.run)),
 )  # fmt: skip
 RULE = (TAU, DELAY, XI, BATCH, SEED)  # what tells runs of one algorithm apart, in other tables
-TARGETS = (
-    FILE, ALGORITHM, RANKS, *map(folded, RULE),
-    Column("target", "", "test accuracy to reach, fixed beforehand", "", True),
-    Column("reached", "", "whether it was; a target not reached stays a row", "", True),
-    Column("time_s", "", "training seconds, evaluations excluded", "s", True),
-    Column("steps", "", "steps that every rank has done", "", True),
-    shown(EFFECTIVE_STEPS),
-    Column("samples_computed", "", "samples whose gradients were computed, all ranks", "", True),
-    Column("samples_used", "", "of them, those whose gradients reached an update"),
-    CLOCK,
-)  # fmt: skip
 
 
 def row(run: Run, name: str) -> dict[str, Any]:
@@ -151,39 +136,3 @@ def lab_rate(run: Run) -> str | None:
     variables = run.environment.get("variables")
     told = variables.get(LAB) if isinstance(variables, dict) else None
     return str(told).split()[0] if str(told or "").strip() else None
-
-
-def targets(run: Run, name: str, wanted: Sequence[float]) -> list[dict[str, Any]]:
-    """When test accuracy first reached each target, fixed beforehand; never the best epoch.
-
-    A target not reached stays a row: leaving it out would flatter the run.
-    """
-    accuracy = np.asarray(run.evaluation.get("accuracy", ()), dtype=float)
-    rows = []
-    for target in wanted:
-        found = np.flatnonzero(accuracy >= target)
-        at = int(found[0]) if len(found) else None
-        step = _stored(run, "step", at)
-        rows.append(
-            {
-                "file": name,
-                "algorithm": run.config.get("algorithm"),
-                "ranks": run.ranks,
-                **{column.key: run.config.get(column.key) for column in RULE},
-                "target": target,
-                "reached": "not reached" if at is None else "reached",
-                "time_s": _stored(run, "time_s", at),
-                "steps": step,
-                "effective_steps": None if step is None else effective_steps(run.config, step),
-                "samples_computed": _stored(run, "samples_computed", at),
-                "samples_used": _stored(run, "samples_used", at),
-                "clock": clock(run),
-            }
-        )
-    return rows
-
-
-def _stored(run: Run, column: str, at: int | None) -> Any:
-    """One value of a column of /evaluation; None where there is none."""
-    stored = run.evaluation.get(column)
-    return None if at is None or stored is None else stored[at].item()

@@ -16,6 +16,7 @@ from mpisgd.experiment.experiment import Experiment
 from mpisgd.report import accounting, benchmarks
 from mpisgd.report.collect import Named
 from mpisgd.report.notes import machine
+from mpisgd.report.targets import Target, of
 from mpisgd.values.statistics import half_width
 from mpisgd.values.tables import Column
 
@@ -51,7 +52,7 @@ class Group(NamedTuple):
     alone: list[Launch]
 
 
-def launches(named: Sequence[Named], targets: Sequence[float]) -> list[Launch]:
+def launches(named: Sequence[Named], targets: Sequence[Target]) -> list[Launch]:
     """Of complete runs and of each case of benchmarks, in the order in which they were made."""
     found = []
     for each in sorted(named, key=lambda n: str(n.run.environment.get("started_utc"))):
@@ -167,12 +168,12 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
-def _measured(named: Named, targets: Sequence[float]) -> Values:
+def _measured(named: Named, targets: Sequence[Target]) -> Values:
     facts = accounting.Facts(named.run, named.name)
     values = {column.key: column.of(facts) for column in accounting.RUNS
               if column.key in RUN_METRICS and column.of is not None}  # fmt: skip
-    for row in accounting.targets(named.run, named.name, targets):
-        values[f"time_s to {row['target']:g}"] = row["time_s"]
+    for target, row in zip(targets, of(named, targets), strict=True):
+        values[f"time_s to {target}"] = row["time_s"]
     return values
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.report import bench_figures, servers
+from mpisgd.report import bench_figures, reference, servers
 from mpisgd.report.accounting import clock
 from mpisgd.report.collect import Named
 from mpisgd.report.sections import Report
@@ -32,6 +32,7 @@ def draw(report: Report) -> dict[str, Any]:
         for table, name, picture in PICTURES:
             rows = [row for row in tables.get(table, ()) if row["clock"] == time]
             figures[f"{name}-{time}"] = picture(rows, time)
+        figures |= reference.draw(report.reference, runs, time)
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 

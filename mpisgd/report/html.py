@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from mpisgd import __version__
+from mpisgd.report import reference
 from mpisgd.report.collect import Named
 from mpisgd.report.columns import meanings
 from mpisgd.report.figures import draw, encoded
@@ -31,6 +32,7 @@ TITLES = {
     "bandwidth": "Bus bandwidth over message size, medians of the longest rank.",
     "ratio": "The fastest of ours over the fastest of the library's calls; below 1 ours is faster.",
     "overlap": "Share of an all-reduce that work hides, and by what the work became longer.",
+    **reference.TITLES,
 }
 
 

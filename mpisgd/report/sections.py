@@ -7,13 +7,16 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpisgd.algorithms import ALGORITHMS
-from mpisgd.report import accounting, benchmarks, columns, notes, scaling, servers, views
+from mpisgd.report import accounting, benchmarks, columns, notes, scaling, servers, targets, views
 from mpisgd.report.collect import Named
 from mpisgd.values import tables
 from mpisgd.values.tables import Column
+
+if TYPE_CHECKING:
+    from mpisgd.report.reference import Curve
 
 SPARSE = ("chunks", "polls_asked")  # numbers that only some rows have
 MANY_SHARDS = 24  # rows
@@ -21,13 +24,14 @@ MORE = "more columns: --columns all; what they mean: --columns"
 
 TABLES = (
     accounting.RUNS, servers.RUNS, servers.SHARDS, servers.STALENESS, servers.ARRIVALS,
-    accounting.TARGETS, scaling.SCALING, benchmarks.COLUMNS,
+    targets.COLUMNS, scaling.SCALING, benchmarks.COLUMNS,
 )  # fmt: skip
 
 
-def legend() -> str:
+def legend(more: Sequence[Sequence[Column]] = ()) -> str:
     """What every column of every table means, one a line."""
-    return "\n".join(f"{key}: {meaning}" for key, meaning in columns.meanings(TABLES).items())
+    meant = columns.meanings((*TABLES, *more))
+    return "\n".join(f"{key}: {meaning}" for key, meaning in meant.items())
 
 
 class Section(NamedTuple):
@@ -43,22 +47,23 @@ class Section(NamedTuple):
 
 
 class Report(NamedTuple):
-    """All that a report says: its tables, its notes, and the files it could not read."""
+    """All that a report says: its tables, its notes, the files it could not read, and the curves
+    of others that are drawn beside its own."""
 
     runs: list[Named]
     sections: list[Section]
     notes: list[str]
     problems: list[str]
+    reference: "Sequence[Curve]" = ()
 
 
 def report(
-    runs: Sequence[Named], targets: Sequence[float] = (), problems: Sequence[str] = ()
+    runs: Sequence[Named], wanted: Sequence[targets.Target] = (), problems: Sequence[str] = ()
 ) -> Report:
     """The report on these runs, in the order of what varies between them, numbers as numbers."""
     runs = sorted(runs, key=lambda named: _place(_axes(named)))
     train = [named for named in runs if named.run.kind == "train"]
     rows = [accounting.row(named.run, named.name) for named in train]
-    reached = [row for n in train for row in accounting.targets(n.run, n.name, targets)]
     shards = [row for named in train for row in servers.shards(named)]
     cases = [row for named in runs for row in benchmarks.rows(named)]
     cases.sort(key=lambda row: _place([row.get(key) for key in benchmarks.LABEL]))
@@ -73,7 +78,8 @@ def report(
                  long=True),
         _section("arrivals", "Time to the k-th gradient", ("file", "k"), servers.ARRIVALS,
                  [row for n in train for row in servers.arrivals(n)], long=True),
-        _section("targets", "Time to targets", ("file", "target"), accounting.TARGETS, reached),
+        _section("targets", "Time to targets", ("file", "metric", "target"),
+                 targets.COLUMNS, targets.rows(train, wanted)),
         _section("scaling", "Scaling", ("scaling", "algorithm", "allreduce", "ranks"),
                  scaling.SCALING, scaling.scaling(runs)),
         _section("bench", "Benchmarks", benchmarks.LABEL, benchmarks.columns(cases), cases),

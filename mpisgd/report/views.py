@@ -15,7 +15,7 @@ PLACE = "--columns"
 # Of what a row is about, and the same in several tables.
 DESCRIBING = ("file", "algorithm", "allreduce", "ranks", "workers", "clock", "lab_rate")
 # Columns that say something only where a row differs from this.
-USUAL = {"state": "complete", "restarts": 0}
+USUAL = {"state": "complete", "restarts": 0, "metric": "accuracy"}
 
 
 def essential(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
