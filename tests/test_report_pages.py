@@ -83,7 +83,7 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return report(runs_in(tmp_path_factory.mktemp("runs")), [0.5], ["x.h5: is <damaged>"])
+    return report(runs_in(tmp_path_factory.mktemp("runs")), [Target(0.5)], ["x.h5: is <damaged>"])
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpisgd.cli import main
-from mpisgd.report import sections
+from mpisgd.report import curves, reference, sections
 from mpisgd.report.columns import meanings
 from mpisgd.store.writer import Writer
 
@@ -56,7 +56,7 @@ def folder(tmp_path_factory):
     return made
 
 
-TERMS = meanings(sections.TABLES)
+TERMS = meanings((*sections.TABLES, curves.EVALUATION, curves.STEPS, reference.COLUMNS))
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_tables_have_just_the_columns_asked_for_and_are_left_out_with_nothing_el
     assert list(page["runs"][0]) == ["algorithm", "steps"]
     assert list(page["targets"][0]) == ["algorithm", "steps"]
     assert set(json.loads(printed(capsys, *words, "file,algorithm,clock,loss"))) == {
-        "runs", "notes", "damaged"
+        "runs", "evaluation", "notes", "damaged"
     }  # fmt: skip
     assert "bench" in json.loads(printed(capsys, *words, "file,algorithm"))
 

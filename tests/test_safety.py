@@ -235,7 +235,7 @@ def test_the_page_shows_hostile_names_as_text(tmp_path, monkeypatch):
         store.close(HOSTILE)
     runs, problems = collect([f"{name}.h5", f"{name}.h6"])
     assert len(runs) == len(problems) == 1
-    made = Page(page(report(runs, [0.5], problems)))
+    made = Page(page(report(runs, [Target(0.5)], problems)))
     assert "script" not in made.tags
     assert not {name for name in made.attributes if name.startswith("on")}
 
