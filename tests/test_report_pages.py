@@ -17,6 +17,7 @@ from mpisgd.report.columns import meanings
 from mpisgd.report.figures import draw, encoded
 from mpisgd.report.html import page
 from mpisgd.report.sections import filled, report
+from mpisgd.report.targets import Target
 from mpisgd.report.trace import timeline
 from mpisgd.store.reader import read
 from mpisgd.store.writer import Writer

@@ -25,6 +25,7 @@ import allreduce
 import mpisgd
 from allreduce.network import Network, network
 from mpisgd.data.cifar import ALLOWED, Restricted
+from mpisgd.report.targets import Target
 from mpisgd.store.reader import read
 from mpisgd.store.schema import fields
 from mpisgd.submit.script import sbatch_quoted
