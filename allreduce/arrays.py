@@ -64,15 +64,16 @@ class Host:
         """Values of the host as an array of this memory; they may be changed at once."""
         return np.asarray(values)
 
-    sum = staticmethod(np.add.reduce)
-    largest = staticmethod(np.maximum.reduce)
+    sum: Callable[..., Any] = staticmethod(np.add.reduce)
+    largest: Callable[..., Any] = staticmethod(np.maximum.reduce)
 
     def beside(self) -> "Host":
         """The same memory with a stream of its own, which waits for no other unless it is told."""
         return self
 
-    def follow(self) -> None:
-        """Let what is queued from now on wait for all that is queued on the caller's stream."""
+    def follow(self, other: "Host | None" = None) -> None:
+        """Let what is queued from now on wait for all that is queued there [on the caller's current
+        stream]."""
 
     def copy(self, target: Any, source: Any) -> None:
         target[...] = source
@@ -137,24 +138,31 @@ class Device(Host):
             return module.asarray(values)
 
     @staticmethod
-    def sum(array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False):  # type: ignore[override]
-        return array.sum(axis, dtype, out, keepdims)
+    def sum(array: Any, axis: Any = 0, **options: Any) -> Any:
+        return array.sum(axis=axis, **options)
 
     @staticmethod
-    def largest(array: Any, axis: Any = 0, out: Any = None, keepdims: bool = False) -> Any:  # type: ignore[override]
-        return array.max(axis, out, keepdims)
+    def largest(array: Any, axis: Any = 0, **options: Any) -> Any:
+        return array.max(axis=axis, **options)
 
     def beside(self) -> "Device":
         with self.module.cuda.Device(self.number):
             stream = self.module.cuda.Stream(non_blocking=True)
         return Device(self.module, self.number, stream)
 
-    def follow(self) -> None:
+    def follow(self, other: "Any" = None) -> None:
         with self.module.cuda.Device(self.number):
             if self._before is None:
                 self._before = self.module.cuda.Event(disable_timing=True)
-            self._before.record(self.module.cuda.get_current_stream())
+            self._before.record(
+                self.module.cuda.get_current_stream() if other is None else other.stream
+            )
             self.stream.wait_event(self._before)
+
+    @property
+    def free(self) -> int:
+        """Bytes of the device that nobody has taken."""
+        return int(self.module.cuda.Device(self.number).mem_info[0])
 
     def copy(self, target: Any, source: Any) -> None:
         with self.queueing():

@@ -17,7 +17,7 @@ OTHERWISE = (
 )
 # Fields of an Experiment that do not change a bit of what is to come, or were resolved to others.
 MAY_DIFFER = (
-    "epochs", "steps", "deadline_s", "scaling", "data_path", "step_time_from", "evaluate",
+    "epochs", "steps", "deadline_s", "scaling", "data_path", "step_time_from", "evaluate", "device",
 )  # fmt: skip
 LONGEST = 80  # characters of a value that is shown
 CHUNK = 1 << 22  # octets hashed at once

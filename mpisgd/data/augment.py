@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from allreduce import arrays
 from mpisgd.data import Dataset
 from mpisgd.values.errors import UsageError
 from mpisgd.values.registry import resolve
@@ -50,12 +51,13 @@ def rotate_zoom(inputs: np.ndarray, generator: np.random.Generator) -> np.ndarra
     inputs: (rows, channels, height, width). Between pixels linear; zero from outside.
     """
     rows, _, high, wide = inputs.shape
+    asarray = arrays.of(inputs).asarray
     angles = generator.uniform(-DEGREES, DEGREES, rows) * (math.pi / 180)
     zooms = generator.uniform(1 - ZOOM, 1 + ZOOM, rows)
     cosine, sine = np.cos(angles) / zooms, np.sin(angles) / zooms
-    down = (np.arange(high) - (high - 1) / 2)[None, :, None]
-    right = (np.arange(wide) - (wide - 1) / 2)[None, None, :]
-    c, s = cosine[:, None, None], sine[:, None, None]
+    down = asarray((np.arange(high) - (high - 1) / 2)[None, :, None])
+    right = asarray((np.arange(wide) - (wide - 1) / 2)[None, None, :])
+    c, s = asarray(cosine[:, None, None]), asarray(sine[:, None, None])
     at_down = c * down - s * right + (high - 1) / 2
     at_right = s * down + c * right + (wide - 1) / 2
     return _between(inputs, at_down, at_right)
@@ -67,7 +69,8 @@ def crop_flip(inputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     inputs: (rows, channels, height, width).
     """
     rows, channels, high, wide = inputs.shape
-    padded = np.zeros((rows, channels, high + 2 * PAD, wide + 2 * PAD), inputs.dtype)
+    memory = arrays.of(inputs)
+    padded = memory.zeros((rows, channels, high + 2 * PAD, wide + 2 * PAD), inputs.dtype)
     padded[:, :, PAD : PAD + high, PAD : PAD + wide] = inputs
     down, right = generator.integers(0, 2 * PAD + 1, (2, rows))
     columns = np.arange(wide)[None, :] + right[:, None]
@@ -76,26 +79,29 @@ def crop_flip(inputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     lines = np.arange(high)[None, :] + down[:, None]
     row = np.arange(rows)[:, None, None, None]
     channel = np.arange(channels)[None, :, None, None]
-    return padded[row, channel, lines[:, None, :, None], columns[:, None, None, :]]
+    places = (row, channel, lines[:, None, :, None], columns[:, None, None, :])
+    return padded[tuple(map(memory.asarray, places))]
 
 
 def _between(inputs: np.ndarray, at_down: np.ndarray, at_right: np.ndarray) -> np.ndarray:
     """`inputs` at places (rows, height, width) between its pixels, which stand for all channels."""
     rows, channels, high, wide = inputs.shape
-    padded = np.zeros((rows, channels, high + 2, wide + 2), inputs.dtype)
+    memory = arrays.of(inputs)
+    xp = memory.module
+    padded = memory.zeros((rows, channels, high + 2, wide + 2), inputs.dtype)
     padded[:, :, 1:-1, 1:-1] = inputs
     flat = padded.reshape(rows, channels, (high + 2) * (wide + 2))
     # From a pixel outside on, all is zero: nothing is lost by cutting there.
-    at_down, at_right = np.clip(at_down + 1, 0, high + 1), np.clip(at_right + 1, 0, wide + 1)
-    top = np.minimum(at_down.astype(np.int64), high)
-    left = np.minimum(at_right.astype(np.int64), wide)
+    at_down, at_right = xp.clip(at_down + 1, 0, high + 1), xp.clip(at_right + 1, 0, wide + 1)
+    top = xp.minimum(at_down.astype(np.int64), high)
+    left = xp.minimum(at_right.astype(np.int64), wide)
     below = (at_down - top).astype(inputs.dtype)[:, None]
     beside = (at_right - left).astype(inputs.dtype)[:, None]
     place = (top * (wide + 2) + left).reshape(rows, 1, high * wide)
     shape = (rows, channels, high, wide)
 
     def corner(offset: int) -> np.ndarray:
-        return np.take_along_axis(flat, place + offset, axis=2).reshape(shape)
+        return xp.take_along_axis(flat, place + offset, axis=2).reshape(shape)
 
     upper = corner(0) * (1 - beside) + corner(1) * beside
     lower = corner(wide + 2) * (1 - beside) + corner(wide + 3) * beside

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from allreduce.arrays import HOST
 from allreduce.communicator import Communicator, abort
 from allreduce.errors import Stalled
 from mpisgd.algorithms.policies import POLICIES
@@ -16,7 +19,7 @@ from mpisgd.experiment.building import Place, algorithm_run, build_worker
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.stragglers import step_timer
 from mpisgd.models.statistics import POOLED, described
-from mpisgd.mpi import cores, session
+from mpisgd.mpi import cores, devices, session
 from mpisgd.store.environment import environment
 from mpisgd.store.recording import Recorder, Store
 from mpisgd.store.weights import Weights
@@ -129,7 +132,7 @@ class Averaging:
     @property
     def weights(self) -> Weights | None:
         mean = self.site.evaluated
-        return None if mean is None else Weights(mean.views, self.site.statistics)
+        return None if mean is None else Weights(mean.to(HOST).views, self.site.statistics)
 
     def ask_to_stop(self) -> None:
         self.site.asked_to_stop = True
@@ -205,9 +208,12 @@ class MpiWorld:
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
         self.places = cores.Places([])
         self._times: delays.Times | None = None
+        self._module: Any = np
+        self._devices: list[str] = []
 
     def check(self, experiment: Experiment) -> None:
-        """Nothing but what an Experiment checks."""
+        """Which device this rank works on, if any."""
+        self._module = devices.module_of(experiment.backend, experiment.device)
 
     def agree(self, error: UsageError | None, deadline: float) -> None:
         """Raise on every rank if any has met a user's mistake."""
@@ -226,8 +232,11 @@ class MpiWorld:
         return choose_together(self.comm, saving, experiment, dataset, output)
 
     def join(self, deadline: float) -> None:
-        """Every rank says where it is."""
+        """Every rank says where it is, and on which device."""
         self.places = cores.places(self.comm, deadline)
+        if self._module is not np:
+            own = f"{devices.host()} {self._module.cuda.Device().pci_bus_id}"
+            self._devices = session.texts(self.comm, own, deadline)
 
     def tuned(self, experiment: Experiment, dataset: Dataset) -> Experiment:
         """`--delay auto` from what an all-reduce of these parameters takes."""
@@ -243,6 +252,8 @@ class MpiWorld:
         return environment() | {
             **described(),
             **self.places.described(),
+            **devices.facts(self._module),
+            **({"device_of_each_rank": self._devices} if self._devices else {}),
             "recorded_by": "rank 0",
             "delay_from": None if self._times is None else self._times._asdict(),
         }

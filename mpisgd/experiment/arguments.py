@@ -19,7 +19,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "communication": ("allreduce", "price_as", "chunks", "progress", "network", "deadline_s"),
     "model and data": (
         "model", "hidden", "data", "data_path", "data_samples", "augment", "batch", "epochs",
-        "steps", "dtype", "initial", "seed", "plugin_options",
+        "steps", "backend", "device", "dtype", "initial", "seed", "plugin_options",
     ),
     "optimiser": (
         "rate", "warm_up", "rate_schedule", "optimiser", "momentum", "nesterov", "weight_decay",

@@ -33,23 +33,33 @@ def build_worker(
 ) -> "Worker":
     """The Worker of one rank: model, data, optimiser on its site. `experiment` is resolved;
     `rests`: when it is saved (checkpoint.rests)."""
+    from mpisgd.data.device import there
     from mpisgd.data.shards import Sampler
     from mpisgd.training.mean import CONTROL
     from mpisgd.training.worker import Worker
 
-    model = build_model(experiment, dataset, site.rank, site.size)
+    memory = build_memory(experiment)
+    model = moved(build_model(experiment, dataset, site.rank, site.size), memory)
     own = experiment.initial == "own"
-    parameters = build_parameters(experiment, model, CONTROL, site.rank if own else None)
+    rank = site.rank if own else None
+    parameters = build_parameters(experiment, model, CONTROL, rank).to(memory)
     optimiser, ema = build_rule(experiment, parameters.flat, parameters.shapes)
     steps = experiment.steps or 1
     return Worker(
-        site, model, dataset,
+        site, model, there(dataset, memory),
         Sampler(dataset.samples, site.size, experiment.batch, experiment.seed),
         optimiser, build_rate(experiment), steps,
         parameters, ema, experiment.evaluate_every or 0,
         clip=experiment.clip, augment=build_augment(experiment, dataset), rests=rests,
         equal=not own,
     )  # fmt: skip
+
+
+def build_memory(experiment: Experiment) -> Any:
+    """Where this rank's parameters lie (allreduce.arrays). UsageError if it cannot be had."""
+    from mpisgd.mpi import devices
+
+    return devices.memory(experiment.backend, experiment.device)
 
 
 def build_model(experiment: Experiment, dataset: "Dataset", rank: int, size: int) -> "Model":
@@ -97,6 +107,13 @@ def build_parameters(
     own = () if rank is None else (rank,)
     model.initialise(parameters, np.random.default_rng((experiment.seed, 1, *own)))
     return parameters
+
+
+def moved(model: Any, memory: Any) -> Any:
+    """The model, what it remembers in that memory."""
+    if hasattr(model, "move"):
+        model.move(memory)
+    return model
 
 
 def build_rule(

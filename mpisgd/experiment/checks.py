@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from allreduce import collectives
 from mpisgd.algorithms import ALGORITHMS
 from mpisgd.algorithms.policies import POLICIES
+from mpisgd.experiment import backends
 from mpisgd.models import HIDDEN
 from mpisgd.values.errors import UsageError
 
@@ -19,7 +20,7 @@ MERGING = ("local", "dasgd")  # average models that need not begin alike
 
 def mistakes(e: "Experiment") -> Iterator[UsageError]:
     """All of them; the first is raised."""
-    return chain(_unfitting(e), _unfitting_updates(e), _out_of_range(e))
+    return chain(backends.unfitting(e), _unfitting(e), _unfitting_updates(e), _out_of_range(e))
 
 
 def _unfitting(e: "Experiment") -> Iterator[UsageError]:

@@ -9,7 +9,7 @@ from mpisgd import algorithms
 from mpisgd.algorithms import OPTIONS
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.data.augment import AUGMENTS
-from mpisgd.experiment import checks, own, step_times, stragglers
+from mpisgd.experiment import backends, checks, own, step_times, stragglers
 from mpisgd.models import HIDDEN
 from mpisgd.training.learning_rates import OPTIMISERS, SCHEDULES
 from mpisgd.values import options
@@ -130,6 +130,12 @@ class Experiment:
     ema_warm_up: bool = _option(
         False, options.switch(), "decay min(--ema, (1 + t) / (10 + t)) at update t"
     )
+    backend: str = _option(
+        "numpy", options.one_of(("numpy", "cupy")), "what computes: the host, or a device by CuPy"
+    )
+    device: int | str = _option(
+        "auto", options.or_word(options.whole(0, 4095), "auto"), "which, with --backend cupy"
+    )
     dtype: str = _option("float32", options.one_of(("float32", "float64")), "of the parameters")
     initial: str = _option(
         "equal", options.one_of(("equal", "own")), "parameters of all ranks, or drawn by each"
@@ -191,6 +197,7 @@ class Experiment:
 
     def check_world(self, virtual: bool) -> None:
         """UsageError for what only the other world can do."""
+        backends.check_world(self, virtual)
         other, where = ("perfect", "with") if virtual else ("thread", "without")
         if self.progress not in ("poll", other):
             raise UsageError("--progress", self.progress, f"poll or {other} {where} --virtual")

@@ -5,7 +5,6 @@ import math
 import numpy as np
 
 from mpisgd.models.layer import Layer, Pass
-from mpisgd.models.layers import multiply
 from mpisgd.models.planes import WORKSPACE, Array, Planes
 from mpisgd.training.parameters import Parameters
 
@@ -34,15 +33,15 @@ class Classifier(Layer):
         images[...] = x.inner.transpose(1, 0, 2, 3)
         self._x, self._features = x, images.reshape(x.rows, self.features)
         logits = WORKSPACE.array(f"{self.name}.logits", (x.rows, self.classes), x.flat)
-        multiply(self._features, run.parameters[f"{self.name}.weight"], logits, run.meter)
-        np.add(logits, run.parameters[f"{self.name}.bias"], out=logits)
+        run.multiply(self._features, run.parameters[f"{self.name}.weight"], logits)
+        run.xp.add(logits, run.parameters[f"{self.name}.bias"], out=logits)
         return logits
 
     def backward(self, slope: Array, run: Pass) -> Planes:
         x, features = self._x, self._features
         run.slope(f"{self.name}.bias")[...] = slope.sum(axis=0)
-        multiply(features.T, slope, run.slope(f"{self.name}.weight"), run.meter)
-        multiply(slope, run.parameters[f"{self.name}.weight"].T, features, run.meter)
+        run.multiply(features.T, slope, run.slope(f"{self.name}.weight"))
+        run.multiply(slope, run.parameters[f"{self.name}.weight"].T, features)
         down_slope = WORKSPACE.planes(
             f"{self.name}.slope", x.channels, x.rows, x.height, x.width, x.flat
         )

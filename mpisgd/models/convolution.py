@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from mpisgd.models.layer import Layer, Pass
-from mpisgd.models.layers import multiply
 from mpisgd.models.planes import WORKSPACE, Array, Planes
 from mpisgd.training.parameters import Parameters
 
@@ -55,7 +54,7 @@ class Convolution(Layer):
         self._x, self._weight = x, self.weight(run)
         y = WORKSPACE.planes(f"{self.name}.output", self.outputs, x.rows, *self.size, x.flat)
         matrix = self._weight.transpose(2, 0, 1, 3).reshape(self.outputs, -1)
-        multiply(matrix, self._columns(x), y.matrix, run.meter)
+        run.multiply(matrix, self._columns(x), y.matrix)
         y.clear()
         return y
 
@@ -68,11 +67,11 @@ class Convolution(Layer):
             column[...] = slope.shifted(-down, -right)
         columns = columns.reshape(SIDE * SIDE * self.outputs, -1)
         weights = WORKSPACE.array("weights", (len(columns), self.inputs), like)
-        multiply(columns, x.matrix.T, weights, run.meter)
+        run.multiply(columns, x.matrix.T, weights)
         self.derive(weights.reshape(self._weight.shape), run)
         down_slope = self._slope(x)
         mirrored = self._weight.reshape(-1, self.inputs).T
-        multiply(mirrored, columns, down_slope.matrix, run.meter)
+        run.multiply(mirrored, columns, down_slope.matrix)
         down_slope.clear()
         return down_slope
 
@@ -80,20 +79,20 @@ class Convolution(Layer):
         x, like = self._x, slope.flat
         columns = self._columns(x)
         weights = WORKSPACE.array("weights", (len(columns), self.outputs), like)
-        multiply(columns, slope.matrix.T, weights, run.meter)
+        run.multiply(columns, slope.matrix.T, weights)
         shape = (SIDE, SIDE, self.inputs, self.outputs)
         self.derive(weights.reshape(shape).transpose(0, 1, 3, 2), run)
         if self.first:
             return None
         matrix = self._weight.transpose(0, 1, 3, 2).reshape(-1, self.outputs)
-        multiply(matrix, slope.matrix, columns, run.meter)
+        run.multiply(matrix, slope.matrix, columns)
         down_slope = self._slope(x)
         down_slope.buffer[...] = 0
         high, wide = slope.height, slope.width
         parts = columns.reshape(SIDE * SIDE, self.inputs, x.rows, high + 1, wide + 1)
         for part, offset in zip(parts, OFFSETS, strict=True):
             target = self._seen(down_slope, offset)
-            np.add(target, part[:, :, :high, :wide], out=target)
+            run.xp.add(target, part[:, :, :high, :wide], out=target)
         down_slope.clear()
         return down_slope
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.models.layers import Meter
+from mpisgd.models.layers import Meter, multiply
 from mpisgd.training.parameters import Parameters
 
 
@@ -20,6 +20,14 @@ class Pass:
     meter: Meter
     learning: bool
     gradient: Parameters | None = None
+
+    def __post_init__(self) -> None:
+        self.memory = self.parameters.memory
+        self.xp = self.memory.module  # NumPy, or what works on the device
+
+    def multiply(self, left: Any, right: Any, out: Any) -> None:
+        """out = left @ right, see layers.multiply."""
+        multiply(left, right, out, self.meter, self.xp.matmul)
 
     def slope(self, name: str) -> np.ndarray:
         """Where the derivative by the parameter `name` goes."""

@@ -1,8 +1,11 @@
 """The pieces that networks share: products in blocks, the loss, the count of work done."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+
+from allreduce.arrays import HOST, Host
 
 # Multiply-adds in one block of a product: about a millisecond of a core. Smaller products are not
 # cut. Fixed, and the same whether or not anybody listens: how a product is cut can change its bits.
@@ -24,13 +27,16 @@ class Meter:
             self._progress(min(1.0, self._done / self._total))
 
 
-def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray, meter: Meter) -> None:
-    """out = left @ right for matrices, in blocks along the longer side of `out`."""
+def multiply(
+    left: Any, right: Any, out: Any, meter: Meter, matmul: Callable[..., Any] = np.matmul
+) -> None:
+    """out = left @ right for matrices, in blocks along the longer side of `out`; `matmul`: of the
+    module that they are of, of which a device gets each product whole."""
     rows, columns = out.shape
     inner = left.shape[1]
     work = rows * inner * columns
-    if work <= BLOCK:
-        np.matmul(left, right, out=out)
+    if work <= BLOCK or matmul is not np.matmul:
+        matmul(left, right, out=out)
         meter.advance(work)
         return
     longer = max(rows, columns)
@@ -44,7 +50,7 @@ def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray, meter: Meter)
         meter.advance(inner * min(rows, columns) * (part.stop - part.start))
 
 
-def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def cross_entropy(logits: Any, targets: Any, memory: Host = HOST) -> tuple[Any, Any]:
     """Softmax cross-entropy of each row, stable for logits of any size.
 
     logits: (rows, classes), overwritten by the probabilities; targets: (rows,) int64.
@@ -52,14 +58,21 @@ def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, 
     """
     rows, classes = logits.shape
     flat = logits.reshape(-1)
-    positions = np.arange(0, rows * classes, classes)
+    xp = memory.module
+    positions = xp.arange(0, rows * classes, classes)
     positions += targets
-    logits -= np.maximum.reduce(logits, axis=1, keepdims=True)
+    logits -= memory.largest(logits, axis=1, keepdims=True)
     chosen = flat[positions]
-    np.exp(logits, out=logits)
-    total = np.add.reduce(logits, axis=1, keepdims=True)
+    xp.exp(logits, out=logits)
+    total = memory.sum(logits, axis=1, keepdims=True)
     logits /= total
-    return np.log(total[:, 0]) - chosen, positions
+    return xp.log(total[:, 0]) - chosen, positions
+
+
+def mean_loss(losses: Any, rows: int, memory: Host) -> Any:
+    """Their mean, from a sum in float64: a number, or on a device an array (), not waited for."""
+    total = memory.sum(losses, dtype=np.float64)
+    return (float(total) if memory is HOST else total) / rows
 
 
 class Scratch:
@@ -68,15 +81,15 @@ class Scratch:
     def __init__(self, widths: tuple[int, ...]):
         """One matrix (rows, width) for each of `widths`."""
         self._widths = widths
-        self._storage: list[np.ndarray] = []
-        self._views: list[np.ndarray] = []
+        self._storage: list[Any] = []
+        self._views: list[Any] = []
 
-    def matrices(self, rows: int, dtype: np.dtype) -> list[np.ndarray]:
+    def matrices(self, rows: int, dtype: np.dtype, memory: Host = HOST) -> list[Any]:
         """Matrices (rows, width) of undefined content, valid until the next call."""
         if self._views and len(self._views[0]) == rows and self._views[0].dtype == dtype:
             return self._views
         fits = self._storage and len(self._storage[0]) >= rows and self._storage[0].dtype == dtype
         if not fits:
-            self._storage = [np.empty((rows, width), dtype) for width in self._widths]
+            self._storage = [memory.empty((rows, width), dtype) for width in self._widths]
         self._views = [matrix[:rows] for matrix in self._storage]
         return self._views

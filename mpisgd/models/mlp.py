@@ -6,7 +6,7 @@ import numpy as np
 
 from mpisgd.data import Dataset
 from mpisgd.models import HIDDEN, ModelOptions, Progress, Ready, Sums
-from mpisgd.models.layers import Meter, Scratch, cross_entropy, multiply
+from mpisgd.models.layers import Meter, Scratch, cross_entropy, mean_loss, multiply
 from mpisgd.training.parameters import Parameters
 from mpisgd.values.errors import UsageError
 
@@ -59,12 +59,12 @@ class MLP:
         meter = Meter(progress, rows * (3 * sum(products) - products[0]))
         with np.errstate(over="ignore", invalid="ignore"):
             outputs = self._forward(parameters, inputs, meter)
-            losses, positions = cross_entropy(outputs[-1], targets)
+            losses, positions = cross_entropy(outputs[-1], targets, parameters.memory)
             derivative = outputs[-1]
             derivative.reshape(-1)[positions] -= 1
             derivative /= rows
             self._backward(parameters, outputs, gradient, meter, ready)
-        return float(np.add.reduce(losses, dtype=np.float64)) / rows
+        return mean_loss(losses, rows, parameters.memory)
 
     def evaluate(self, parameters: Parameters, inputs: np.ndarray, targets: np.ndarray) -> Sums:
         """See Model.evaluate. A row is correct when the largest output is its target's."""
@@ -74,9 +74,9 @@ class MLP:
             part = slice(start, start + EVALUATION_ROWS)
             with np.errstate(over="ignore", invalid="ignore"):
                 logits = self._forward(parameters, inputs[part], silent)[-1]
-                correct += int(np.count_nonzero(logits.argmax(axis=1) == targets[part]))
-                losses, _ = cross_entropy(logits, targets[part])
-                loss_sum += float(np.add.reduce(losses, dtype=np.float64))
+                correct += int((logits.argmax(axis=1) == targets[part]).sum())
+                losses, _ = cross_entropy(logits, targets[part], parameters.memory)
+                loss_sum += float(parameters.memory.sum(losses, dtype=np.float64))
         return Sums(loss_sum, correct, len(targets))
 
     def _forward(
@@ -84,14 +84,15 @@ class MLP:
     ) -> list[np.ndarray]:
         """[inputs as a matrix, the outputs of each layer]; the last are the logits."""
         rows = len(inputs)
-        matrices = self._scratch.matrices(rows, parameters.dtype)
+        memory = parameters.memory
+        xp, matrices = memory.module, self._scratch.matrices(rows, parameters.dtype, memory)
         outputs = [inputs.reshape(rows, -1).astype(parameters.dtype, copy=False)]
         for i in self.layers:
             output = matrices[i - 1]
-            multiply(outputs[-1], parameters[f"layer{i}.weight"], output, meter)
+            multiply(outputs[-1], parameters[f"layer{i}.weight"], output, meter, xp.matmul)
             output += parameters[f"layer{i}.bias"]
             if i < len(self.layers):
-                np.maximum(output, 0, out=output)
+                xp.maximum(output, 0, out=output)
             outputs.append(output)
         return outputs
 
@@ -105,18 +106,19 @@ class MLP:
     ) -> None:
         """Fills `gradient`; outputs[-1] holds the derivative by the logits."""
         derivative = outputs[-1]
-        matrices = self._scratch.matrices(len(derivative), parameters.dtype)
-        low = gradient.size
+        memory = parameters.memory
+        matrices = self._scratch.matrices(len(derivative), parameters.dtype, memory)
+        matmul, low = memory.module.matmul, gradient.size
         for i in reversed(self.layers):
             before = outputs[i - 1]
-            np.add.reduce(derivative, axis=0, out=gradient[f"layer{i}.bias"])
-            multiply(before.T, derivative, gradient[f"layer{i}.weight"], meter)
+            memory.sum(derivative, axis=0, out=gradient[f"layer{i}.bias"])
+            multiply(before.T, derivative, gradient[f"layer{i}.weight"], meter, matmul)
             low -= (self.widths[i - 1] + 1) * self.widths[i]
             if ready is not None:
                 ready(low)
             if i > 1:
                 after, derivative = derivative, matrices[len(self.layers) + i - 2]
-                multiply(after, parameters[f"layer{i}.weight"].T, derivative, meter)
+                multiply(after, parameters[f"layer{i}.weight"].T, derivative, meter, matmul)
                 derivative *= before > 0
 
 

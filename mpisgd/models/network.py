@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from allreduce.arrays import Host
 from mpisgd.models import Progress, Sums
 from mpisgd.models.layer import Layer, Pass
-from mpisgd.models.layers import Meter, cross_entropy
-from mpisgd.models.planes import WORKSPACE, Array, Planes, module_of
+from mpisgd.models.layers import Meter, cross_entropy, mean_loss
+from mpisgd.models.planes import WORKSPACE, Array, Planes
 from mpisgd.models.statistics import forget
 from mpisgd.training.parameters import Parameters
 
@@ -39,6 +40,12 @@ class Network:
             self._starts.append(low)
             low += sum(math.prod(shape) for shape in layer.shapes.values())
 
+    def move(self, memory: Host) -> None:
+        """Remember statistics there, where the parameters lie, instead; they are as at first."""
+        if self.statistics is not None and memory is not self.statistics.memory:
+            self.statistics = Parameters(self.statistics.shapes, "float64", memory=memory)
+            forget(self.statistics)
+
     def initialise(self, parameters: Parameters, generator: np.random.Generator) -> None:
         """See Model.initialise; each layer says how."""
         for layer in self.layers:
@@ -63,8 +70,8 @@ class Network:
             return 0.0
         run = Pass(parameters, self.statistics, Meter(progress, rows * self.work), True, gradient)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            logits, targets = self._forward(inputs, run), _like(targets, parameters.flat)
-            losses, positions = cross_entropy(logits, targets)
+            logits = self._forward(inputs, run)
+            losses, positions = cross_entropy(logits, targets, run.memory)
             slope = logits
             slope.reshape(-1)[positions] -= 1
             slope /= rows
@@ -72,7 +79,7 @@ class Network:
                 slope = layer.backward(slope, run)
                 if ready is not None and layer.shapes:
                     ready(low)
-            return float(losses.sum(dtype=np.float64)) / rows
+            return mean_loss(losses, rows, run.memory)
 
     def evaluate(self, parameters: Parameters, inputs: np.ndarray, targets: np.ndarray) -> Sums:
         """See Model.evaluate; normalising layers use `statistics`."""
@@ -81,24 +88,18 @@ class Network:
         for start in range(0, len(targets), EVALUATION_ROWS):
             part = slice(start, start + EVALUATION_ROWS)
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                wanted = _like(targets[part], parameters.flat)
-                logits = self._forward(inputs[part], run)
+                logits, wanted = self._forward(inputs[part], run), targets[part]
                 correct += int((logits.argmax(axis=1) == wanted).sum())
-                losses, _ = cross_entropy(logits, wanted)
+                losses, _ = cross_entropy(logits, wanted, run.memory)
                 loss_sum += float(losses.sum(dtype=np.float64))
         return Sums(loss_sum, correct, len(targets))
 
     def _forward(self, inputs: np.ndarray, run: Pass) -> Array:
         like = run.parameters.flat
-        images = module_of(like).asarray(inputs)
-        x: Any = WORKSPACE.planes("images", self.channels, len(images), *self.size, like)
+        x: Any = WORKSPACE.planes("images", self.channels, len(inputs), *self.size, like)
         assert isinstance(x, Planes)
-        x.inner[...] = images.transpose(1, 0, 2, 3)
+        x.inner[...] = inputs.transpose(1, 0, 2, 3)
         x.clear()
         for layer in self.layers:
             x = layer.forward(x, run)
         return x
-
-
-def _like(targets: np.ndarray, flat: Array) -> Array:
-    return module_of(flat).asarray(targets)

@@ -116,8 +116,3 @@ WORKSPACE = Workspace()
 def module_of(array: Array) -> Any:
     """NumPy or CuPy, whichever `array` is of."""
     return arrays.of(array).module
-
-
-def to_host(array: Array) -> Any:
-    """`array` as NumPy's."""
-    return array.get() if hasattr(array, "get") else array

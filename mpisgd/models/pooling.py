@@ -1,7 +1,5 @@
 """Pooling: the largest of 2x2 pixels, the mean of a whole image."""
 
-import numpy as np
-
 from mpisgd.models.layer import Layer, Pass
 from mpisgd.models.planes import WORKSPACE, Array, Planes
 
@@ -26,9 +24,9 @@ class MaxPooling(Layer):
         corners = WORKSPACE.array(f"{self.name}.corners", (4, *y.padded.shape), x.flat)
         for corner, (down, right) in zip(corners, CORNERS, strict=True):
             corner[:, :, :high, :wide] = x.inner[:, :, down : 2 * high : 2, right : 2 * wide : 2]
-        np.maximum(corners[0], corners[1], out=y.padded)
-        np.maximum(y.padded, corners[2], out=y.padded)
-        np.maximum(y.padded, corners[3], out=y.padded)
+        run.xp.maximum(corners[0], corners[1], out=y.padded)
+        run.xp.maximum(y.padded, corners[2], out=y.padded)
+        run.xp.maximum(y.padded, corners[3], out=y.padded)
         y.clear()
         self._x, self._y, self._corners = x, y, corners
         return y
@@ -44,9 +42,9 @@ class MaxPooling(Layer):
         largest = WORKSPACE.array(f"{self.name}.largest", shape, slope.flat, flags=True)
         taken = WORKSPACE.array(f"{self.name}.taken", shape, slope.flat)
         for corner, (down, right) in zip(self._corners, CORNERS, strict=True):
-            np.equal(corner, self._y.padded, out=largest)
-            np.multiply(slope.padded, largest, out=taken)
-            np.subtract(slope.padded, taken, out=slope.padded)  # what is taken is gone
+            run.xp.equal(corner, self._y.padded, out=largest)
+            run.xp.multiply(slope.padded, largest, out=taken)
+            run.xp.subtract(slope.padded, taken, out=slope.padded)  # what is taken is gone
             target = down_slope.inner[:, :, down : 2 * high : 2, right : 2 * wide : 2]
             target[...] = taken[:, :, :high, :wide]
         down_slope.clear()

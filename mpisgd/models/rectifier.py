@@ -17,12 +17,12 @@ class Rectifier(Layer):
         self._y: Planes
 
     def forward(self, x: Planes, run: Pass) -> Planes:
-        np.maximum(x.flat, 0, out=x.flat)
+        run.xp.maximum(x.flat, 0, out=x.flat)
         self._y = x
         return x
 
     def backward(self, slope: Planes, run: Pass) -> Planes:
-        blocked(slope, self._y)
+        blocked(slope, self._y, run)
         return slope
 
 
@@ -41,20 +41,20 @@ class BiasedRectifier(Layer):
     def forward(self, x: Planes, run: Pass) -> Planes:
         shape = (x.channels, x.rows, x.height, x.width)
         self._y = y = WORKSPACE.planes(f"{self.name}.rectified", *shape, x.flat)
-        np.add(x.matrix, run.parameters[f"{self.name}.bias"][:, None], out=y.matrix)
-        np.maximum(y.flat, 0, out=y.flat)
+        run.xp.add(x.matrix, run.parameters[f"{self.name}.bias"][:, None], out=y.matrix)
+        run.xp.maximum(y.flat, 0, out=y.flat)
         y.clear()
         return y
 
     def backward(self, slope: Planes, run: Pass) -> Planes:
-        blocked(slope, self._y)
+        blocked(slope, self._y, run)
         run.slope(f"{self.name}.bias")[...] = slope.matrix.sum(axis=1)
         return slope
 
 
-def blocked(slope: Planes, y: Planes) -> None:
+def blocked(slope: Planes, y: Planes, run: Pass) -> None:
     """Zero the slope where the output is."""
     count = math.prod(slope.flat.shape)
     passed = WORKSPACE.array("passed", (count,), slope.flat, flags=True)
-    np.greater(y.flat, 0, out=passed)
-    np.multiply(slope.flat, passed, out=slope.flat)
+    run.xp.greater(y.flat, 0, out=passed)
+    run.xp.multiply(slope.flat, passed, out=slope.flat)

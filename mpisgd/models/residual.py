@@ -48,24 +48,24 @@ class Residual(Layer):
         for layer in self.body:
             y = layer.forward(y, run)
         if self.stride == 1:
-            np.add(y.flat, x.flat, out=y.flat)
+            run.xp.add(y.flat, x.flat, out=y.flat)
         else:
             kept = y.inner[: self.inputs]
-            np.add(kept, x.inner[:, :, :: self.stride, :: self.stride], out=kept)
-        np.maximum(y.flat, 0, out=y.flat)
+            run.xp.add(kept, x.inner[:, :, :: self.stride, :: self.stride], out=kept)
+        run.xp.maximum(y.flat, 0, out=y.flat)
         self._y = y
         return y
 
     def backward(self, slope: Planes, run: Pass) -> Planes:
-        blocked(slope, self._y)
+        blocked(slope, self._y, run)
         shape = (slope.channels, slope.rows, slope.height, slope.width)
         past = WORKSPACE.planes(f"{self.name}.shortcut", *shape, slope.flat)
         past.flat[...] = slope.flat
         for layer in reversed(self.body):
             slope = layer.backward(slope, run)
         if self.stride == 1:
-            np.add(slope.flat, past.flat, out=slope.flat)
+            run.xp.add(slope.flat, past.flat, out=slope.flat)
         else:
             target = slope.inner[:, :, :: self.stride, :: self.stride]
-            np.add(target, past.inner[: self.inputs], out=target)
+            run.xp.add(target, past.inner[: self.inputs], out=target)
         return slope

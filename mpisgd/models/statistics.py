@@ -28,12 +28,14 @@ def forget(statistics: Parameters) -> None:
 def remembered(model: Any) -> dict[str, np.ndarray]:
     """Copies of a model's statistics, by name; none for a model without."""
     kept = getattr(model, "statistics", None)
-    return {} if kept is None else {name: np.array(view) for name, view in kept.views.items()}
+    if kept is None:
+        return {}
+    return {name: np.array(kept.memory.get(view)) for name, view in kept.views.items()}
 
 
 def moments(model: Any) -> np.ndarray:
     """Sums whose sums over ranks are those of all ranks: count mean, count (variance + mean^2) and
-    count of each layer, (size,) float64; empty for a model without statistics."""
+    count of each layer, (size,) float64 where they lie; empty for a model without statistics."""
     kept = getattr(model, "statistics", None)
     if kept is None:
         return np.zeros(0)
@@ -59,14 +61,14 @@ def pooled(model: Any, sums: np.ndarray) -> Iterator[None]:
         return
     own = kept.flat.copy()
     total = kept.like()
-    total.flat[...] = sums
+    kept.memory.put(total.flat, sums)
     for name in _layers(kept):
         count = total[f"{name}.count"]
         if count[0] > 0:
             mean = total[f"{name}.mean"] / count
             spread = total[f"{name}.variance"] / count - mean * mean
             kept[f"{name}.mean"][...] = mean
-            kept[f"{name}.variance"][...] = np.maximum(spread, 0)
+            kept[f"{name}.variance"][...] = kept.memory.module.maximum(spread, 0)
             kept[f"{name}.count"][...] = count
     try:
         yield

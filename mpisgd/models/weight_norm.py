@@ -6,7 +6,7 @@ import numpy as np
 
 from mpisgd.models.convolution import Convolution, drawn
 from mpisgd.models.layer import Pass
-from mpisgd.models.planes import Array
+from mpisgd.models.planes import Array, module_of
 from mpisgd.training.parameters import Parameters
 
 
@@ -51,4 +51,4 @@ class NormalisedConvolution(Convolution):
 
 def lengths(direction: Array) -> Array:
     """Of each output channel's direction: (outputs,)."""
-    return np.sqrt((direction * direction).sum(axis=(0, 1, 3)))
+    return module_of(direction).sqrt((direction * direction).sum(axis=(0, 1, 3)))

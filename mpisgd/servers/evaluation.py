@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from allreduce.arrays import HOST
 from mpisgd.data import Dataset
 from mpisgd.models import Model
 from mpisgd.models.statistics import described, estimate_of, estimated, remembered
@@ -95,13 +96,14 @@ class Evaluator:
     @property
     def weights(self) -> Weights:
         """What was evaluated last."""
-        return Weights(self.parameters.views, self.statistics)
+        return Weights(self.parameters.to(HOST).views, self.statistics)
 
     def _evaluate(self, parts: Mapping[int, tuple]) -> None:
         for index, (flat, ema, _) in parts.items():
-            self.parameters.flat[self.shards[index]] = flat
+            put, shard = self.parameters.memory.put, self.shards[index]
+            put(self.parameters.flat[shard], flat)
             if self.average is not None:
-                self.average.flat[self.shards[index]] = ema
+                put(self.average.flat[shard], ema)
         with estimated(self.model, self.dataset, self.parameters):
             self.statistics = remembered(self.model)
             sums = shard_sums(self.model, self.dataset, self.parameters, self.average, 0, 1)

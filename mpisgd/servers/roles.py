@@ -10,13 +10,16 @@ from mpisgd.algorithms import OPTIONS, WORKING
 from mpisgd.algorithms.policies import POLICIES, Policy
 from mpisgd.checkpoint.rests import Rests
 from mpisgd.data import Dataset
+from mpisgd.data.device import there
 from mpisgd.data.shards import Sampler
 from mpisgd.experiment.building import (
     build_augment,
+    build_memory,
     build_model,
     build_parameters,
     build_rate,
     build_rule,
+    moved,
 )
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.models import Model
@@ -78,6 +81,7 @@ class Builder:
     def __init__(self, experiment: Experiment, dataset: Dataset):
         self.experiment, self.dataset = experiment, dataset
         self.roles, self.policy = roles(experiment), policy(experiment)
+        self.memory = build_memory(experiment)  # of workers; shards, as letters, are the host's
         self.model = self._model(0)
         self.parameters: Parameters = build_parameters(experiment, self.model)
         sizes = [view.size for view in self.parameters.views.values()]
@@ -100,7 +104,8 @@ class Builder:
         experiment, count = self.experiment, len(self.roles.workers)
         sampler = Sampler(self.dataset.samples, count, experiment.batch, experiment.seed)
         return ServedWorker(
-            site, self._model(number), self.dataset, sampler, self.parameters.like(), self.shards,
+            site, self._model(number), there(self.dataset, self.memory), sampler,
+            self.parameters.to(self.memory).like(), self.shards,
             requeue=bool(experiment.requeue), layerwise=experiment.push == "layerwise",
             ahead=bool(experiment.prefetch), clip=experiment.clip,
             augment=build_augment(experiment, self.dataset),
@@ -109,10 +114,12 @@ class Builder:
     def evaluator(self, store: Any = None, meta: Mapping[str, Any] | None = None) -> Evaluator:
         """What evaluates the shards together; `meta`: as of Evaluator."""
         ema = self.experiment.ema is not None
-        return Evaluator(self.model, self.dataset, self.parameters, self.shards, ema, store, meta)
+        dataset, parameters = there(self.dataset, self.memory), self.parameters.to(self.memory)
+        return Evaluator(self.model, dataset, parameters, self.shards, ema, store, meta)
 
     def _model(self, number: int) -> Model:
-        return build_model(self.experiment, self.dataset, number, len(self.roles.workers))
+        model = build_model(self.experiment, self.dataset, number, len(self.roles.workers))
+        return moved(model, self.memory)
 
     def places(self) -> Iterator[tuple[int, int, bool]]:
         """(rank, number, whether a server), servers first."""

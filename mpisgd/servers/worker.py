@@ -105,6 +105,8 @@ class ServedWorker(GradientWorker):
         self._read = list(self.versions)  # at which the gradient was computed
         self._held = False  # a gradient is ready, and the one before not answered
         self._spare = self.gradient.like() if ahead else None
+        # On a device, gradients are sent from the host: each has its place there.
+        self._letters = [self._place() for _ in range(2 if ahead else 1)] if self.report else []
         self._rows: deque[tuple[int, dict[str, float]]] = deque()  # of steps without a fate yet
         self._failed = 0, 0  # (step, worker) where something was not finite, as told
         self._fresh = True  # it has no gradient anywhere
@@ -186,8 +188,18 @@ class ServedWorker(GradientWorker):
         if self._held:
             live["gradient"] = self.gradient.flat
         copy_into(live, {name: state[name] for name in live}, "worker")
+        if self._held and self._letters:
+            self._letters[0][...] = state["gradient"]
         rows = [dict(row) for _, row in sorted(state.get("rows", {}).items(), key=_order)]
         self._rows = deque((row.pop("step"), row) for row in rows)
+
+    def _place(self) -> np.ndarray:
+        memory: Any = self.gradient.memory
+        return memory.pinned(self.gradient.size, self.gradient.dtype)
+
+    def _bring(self) -> None:
+        memory: Any = self.gradient.memory
+        memory.to_host(self._letters[0], self.gradient.flat)
 
     def _push_ready(self, low: int) -> None:
         """The shards whose gradient is final, now that all of it from `low` on is. Shard 0 is the
@@ -206,6 +218,7 @@ class ServedWorker(GradientWorker):
         self._awaited = set(self._open)
         if self._spare is not None:  # the servers may still need this one when the next is made
             self.gradient, self._spare = self._spare, self.gradient
+            self._letters.reverse()
 
     def _send(self, server: int, loss: float, abandoned: bool = False) -> None:
         if self.first_not_finite:
@@ -215,7 +228,8 @@ class ServedWorker(GradientWorker):
             self.step, self._read[server], 0 if abandoned else self.samples, loss,
             int(abandoned), *self._failed, int(self.stopping), self.site.paused_s,
         )  # fmt: skip
-        part = self.gradient.flat[self.shards[server]]
+        whole = self._letters[0] if self._letters else self.gradient.flat
+        part = whole[self.shards[server]]
         self.site.send(server, header, None if abandoned else part)
 
     def _hear(self) -> Generator[None, None, Fate]:
@@ -234,7 +248,7 @@ class ServedWorker(GradientWorker):
 
     def _take(self, server: int, answer: Answer, payload: np.ndarray | None) -> None:
         self._awaited.discard(server)
-        self.parameters.flat[self.shards[server]] = payload
+        self.parameters.memory.put(self.parameters.flat[self.shards[server]], payload)
         self.versions[server] = int(answer.version)
         self.site.paused_s = max(self.site.paused_s, answer.paused_s)
         self.stopping |= bool(answer.stop)

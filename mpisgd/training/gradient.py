@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 
 from allreduce import arrays
+from allreduce.arrays import Poll
 from mpisgd.data import Dataset
 from mpisgd.data.augment import Augment
+from mpisgd.data.device import There
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
 from mpisgd.training.parameters import Parameters
+from mpisgd.training.report import GRADIENT, LOSS, Report
 
 Steps = Generator[None, None, None]
 
@@ -47,6 +50,8 @@ class GradientWorker:
         self.loss, self.samples = 0.0, 0
         self.first_not_finite = 0  # the step, 0 while all is finite
         self.loss_sum, self.loss_samples = 0.0, 0  # since the last evaluation
+        memory = parameters.memory
+        self.report = Report(memory) if isinstance(memory, arrays.Device) else None
 
     @property
     def batch_index(self) -> int:
@@ -66,22 +71,61 @@ class GradientWorker:
         """
         inputs, targets = self.batch(self.batch_index)
 
-        def work(progress: Callable[[float], object], told: Callable[[int], object] | None) -> None:
-            self.loss = self.model.gradient(
-                parameters, inputs, targets, self.gradient, progress, told
-            )
+        def work(progress: Callable[[float], object], told: Callable[[int], object] | None) -> Any:
+            if self.report is not None:
+                self.report.begin()
+            loss = self.model.gradient(parameters, inputs, targets, self.gradient, progress, told)
+            if self.report is not None:
+                return self._queue(self.report, loss, told, share)
+            self.loss = loss
+            return None
 
         if ready is not None:
             ready = self._checking(ready, share)
         yield from self.site.compute(work, len(targets), ready)
         self.samples = len(targets)
+        if self.report is not None and not getattr(self.site, "abandoned", False):
+            self._take_report(self.report)
         self.loss_sum += self.loss * self.samples
         self.loss_samples += self.samples
-        self._note(np.isfinite(self.loss) and (ready is not None or finite(self.gradient.flat)))
+        if self.report is None:
+            self._note(np.isfinite(self.loss) and (ready is not None or finite(self.gradient.flat)))
+            self._shape(share if ready is None else 1.0)
+
+    def _shape(self, share: float) -> None:
+        """Clip the gradient, if asked for, and weigh it."""
         if self.clip is not None:
             clip(self.gradient.flat, self.clip)
+        weigh(self.gradient.flat, share)
+
+    def _queue(
+        self, report: Report, loss: Any, ready: Callable[[int], object] | None, share: float
+    ) -> Poll:
+        """On a device: what is behind the gradient of the step, and what it has to tell; meanwhile
+        the next batch is fetched. Whether all of it is done."""
         if ready is None:
-            weigh(self.gradient.flat, share)
+            report.finite(GRADIENT, self.gradient.flat)
+            self._shape(share)
+        report.put(LOSS, loss)
+        self._bring()
+        done = report.send()
+        if isinstance(self.dataset, There):
+            self.dataset.ahead(self.sampler.indices(self.batch_index + 1, self.rank))
+        return done
+
+    def _bring(self) -> None:
+        """To the host, what of the gradient is needed there."""
+
+    def _take_report(self, report: Report) -> None:
+        """What the device has told with the gradient."""
+        self.loss, gradient, parameters = report.read()
+        self._judge(parameters, self.step - 1)
+        self._note(gradient and math.isfinite(self.loss))
+
+    def _judge(self, parameters_finite: bool, step: int) -> None:
+        """Whether the parameters were finite at the end of `step`."""
+        if not parameters_finite and not self.first_not_finite:
+            self.first_not_finite = step
 
     def indices(self) -> np.ndarray:
         """The samples of this step's batch."""
@@ -107,7 +151,10 @@ class GradientWorker:
         def checked(low: int) -> None:
             nonlocal high
             part = self.gradient.flat[low:high]
-            self._note(finite(part))
+            if self.report is None:
+                self._note(finite(part))
+            else:
+                self.report.finite(GRADIENT, part)
             weigh(part, share)
             high = low
             ready(low)
@@ -133,8 +180,13 @@ def weigh(flat: np.ndarray, share: float) -> None:
 
 def clip(flat: np.ndarray, most: float) -> None:
     """Scale `flat` down, in place, to the norm `most` if its own is larger."""
-    xp = arrays.of(flat).module
+    memory = arrays.of(flat)
+    xp = memory.module
     with np.errstate(over="ignore", invalid="ignore"):
-        norm = float(xp.sqrt(xp.dot(flat, flat)))
-    if most < norm < math.inf:
+        norm = xp.sqrt(xp.dot(flat, flat))
+    if memory is not arrays.HOST:  # nobody waits to see it
+        norm = norm.astype(np.float64)
+        scales = (most < norm) & (norm < math.inf)
+        flat *= xp.where(scales, most / norm, 1.0).astype(flat.dtype)
+    elif most < (norm := float(norm)) < math.inf:
         flat *= flat.dtype.type(most / norm)

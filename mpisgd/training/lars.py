@@ -49,12 +49,21 @@ class LARS:
         self._module.multiply(x, self.weight_decay, out=direction)
         self._module.add(direction, gradient, out=direction)
         if adapts:
-            norm, slope = self._norm(x), self._norm(gradient)
-            if norm > 0 and slope > 0:
-                direction *= x.dtype.type(self.trust * norm / (slope + self.weight_decay * norm))
+            self._scale(direction, self._norm(x), self._norm(gradient))
 
-    def _norm(self, x: Any) -> float:
-        return float(self._module.sqrt(self._module.dot(x, x)))
+    def _scale(self, direction: Any, norm: Any, slope: Any) -> None:
+        """By the layer's rate; on a device nobody waits to see the norms."""
+        xp, kind = self._module, direction.dtype
+        if xp is np:
+            if norm > 0 and slope > 0:
+                direction *= kind.type(self.trust * norm / (slope + self.weight_decay * norm))
+            return
+        rate = self.trust * norm / (slope + self.weight_decay * norm)
+        direction *= xp.where((norm > 0) & (slope > 0), rate, 1.0).astype(kind)
+
+    def _norm(self, x: Any) -> Any:
+        norm = self._module.sqrt(self._module.dot(x, x))
+        return float(norm) if self._module is np else norm.astype(np.float64)
 
     def state(self) -> dict[str, np.ndarray]:
         """`velocity` (size,), if there is momentum; a live array."""

@@ -65,6 +65,7 @@ class Mean:
         self._rooms = self._parts if wire is None else [wire.room(part) for part in self._parts]
         self._pending: list[PendingAllreduce] = [worker.site.plan(room) for room in self._rooms]
         self._left = 0  # buckets that are on their way
+        self._aside = memory.beside()  # what has arrived is read beside what computes
 
     def ready(self, low: int) -> None:
         """`source.flat[low:]` is final."""
@@ -151,7 +152,7 @@ class Mean:
         if self._wire is not None:
             for room, part in zip(self._rooms, self._parts, strict=True):
                 self._wire.decode(room, part)
-        get = self.source.memory.get
+        get = self._aside.get
         if self.shares.size:
             self._divide_by_shares(get(self._places))
         yield from self.worker.read_signals(get(self._control))

@@ -73,6 +73,15 @@ class Parameters:
             pieces.append(part)
         return pieces
 
+    def to(self, memory: Host) -> "Parameters":
+        """A copy in that memory; itself where it lies there."""
+        if memory is self.memory:
+            return self
+        extra = self.extra.size
+        moved = Parameters(self.shapes, self.dtype, extra, leading=self.leading, memory=memory)
+        memory.put(moved.buffer, self.memory.get(self.buffer))
+        return moved
+
     def like(self) -> "Parameters":
         """Zeroed parameters of the same shapes, dtype and extra: the gradient's home."""
         return Parameters(
@@ -82,4 +91,4 @@ class Parameters:
 
 def digest(flat: np.ndarray) -> str:
     """Of the bits of some parameters."""
-    return hashlib.sha256(np.ascontiguousarray(flat).tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(arrays.of(flat).get(flat)).tobytes()).hexdigest()

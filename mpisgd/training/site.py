@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from allreduce.arrays import Poll
+
 if TYPE_CHECKING:
     from mpisgd.servers.messages import Answer, Message, Verdict
     from mpisgd.servers.server import Server
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 Steps = Generator[None, None, None]
 Ready = Callable[[int], object]
-Work = Callable[[Callable[[float], object], Ready | None], None]
+Work = Callable[[Callable[[float], object], Ready | None], Poll | None]
 
 
 class PendingAllreduce(Protocol):
@@ -52,7 +54,8 @@ class Site(Protocol):
 
     def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
         """Do `work(progress, ready)`; it calls progress(share of the work done) now and then, and
-        `ready`, if given, whenever another part of the gradient is final (see models.Model)."""
+        `ready`, if given, whenever another part of the gradient is final (see models.Model). On a
+        device it only queues it, and returns what says whether it is done."""
 
     def updating(self) -> AbstractContextManager[Any]:
         """Around an update of the parameters: its time counts as such."""

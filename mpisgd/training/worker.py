@@ -17,6 +17,7 @@ from mpisgd.training.gradient import GradientWorker, NotFinite, finite
 from mpisgd.training.mean import Mean, Wire
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.parameters import Parameters
+from mpisgd.training.report import PARAMETERS
 from mpisgd.training.site import Site
 
 Steps = Generator[None, None, None]
@@ -59,6 +60,7 @@ class Worker(GradientWorker):
         self.age: int | None = None  # of the last gradient, in updates, if it may be old
         self.means: list[Mean] = []  # in the order in which they were named
         self.kept: dict[str, np.ndarray] = {}  # what the algorithm carries on, see `keep`
+        self._checked_equal = True  # `equal`, at the last check of the parameters
         self._saved: Mapping[str, Any] = {}  # the state to go on from, until all is named again
 
     def steps(self) -> Iterator[int]:
@@ -129,6 +131,7 @@ class Worker(GradientWorker):
     def conclude(self) -> Steps:
         """The evaluation that the end of the run asks for. No checkpoint knows of it: a run that
         goes on does without."""
+        self.settle()
         if not self._evaluates():
             yield from self._evaluate()
 
@@ -139,6 +142,7 @@ class Worker(GradientWorker):
         NotFinite on every rank rather than save what is not.
         """
         assert self.rests is not None
+        self.settle()
         for mean in self.means:
             yield from mean.drain()
         self._note(is_finite(self.state()))
@@ -179,15 +183,30 @@ class Worker(GradientWorker):
         """Whether the step's update and merge have left finite parameters: of finite gradients a
         sum may overflow, or a rate be too high. Where all ranks hold the same, all stop here."""
         with self.site.updating():
+            if self.report is not None:
+                self.report.finite(PARAMETERS, self.parameters.flat)
+                self._checked_equal = self.equal
+                return
             fine = finite(self.parameters.flat)
-        self._note(fine)
-        if self.equal and not fine:
-            raise first_not_finite([self.step] * self.size)
+        self._checked_equal = self.equal
+        self._judge(fine, self.step)
+
+    def _judge(self, parameters_finite: bool, step: int) -> None:
+        super()._judge(parameters_finite, step)
+        if self._checked_equal and not parameters_finite:
+            raise first_not_finite([step] * self.size)
+
+    def settle(self) -> None:
+        """Wait for what the device has still to say of the parameters: where the run is looked at.
+        Raises NotFinite where all ranks hold the same."""
+        if self.report is not None and self.report.waits:
+            self._judge(self.report.parameters(), self.step)
 
     def read_signals(self, extra: np.ndarray) -> Steps:
         """What the signals of all ranks, behind an average, say. Raises NotFinite."""
         not_finite, stop, rest = extra.tolist()
         if not_finite > 0:
+            self.settle()
             raise first_not_finite((yield from self.site.gather(self.first_not_finite)))
         if stop > 0:
             self.stopping = True
@@ -205,6 +224,7 @@ class Worker(GradientWorker):
         return bool(self.evaluate_every) and self.step % self.evaluate_every == 0
 
     def _evaluate(self) -> Steps:
+        self.settle()
         yield from self.site.evaluate(self)
         self.loss_sum, self.loss_samples = 0.0, 0
 

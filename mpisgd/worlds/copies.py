@@ -7,6 +7,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from allreduce import arrays
 from mpisgd.models.statistics import moments
 from mpisgd.training.worker import Worker
 
@@ -31,11 +32,12 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(worker: Worker, time_s: float, signals: tuple[bool, bool, bool]) -> Snapshot:
-    """Of the worker as it is: its arrays are live."""
+    """Of the worker as it is: its arrays are live, or what they are now on a device."""
     ema = np.zeros(0) if worker.ema is None else worker.ema.average
+    parts = (worker.parameters.flat, ema, moments(worker.model))
     return Snapshot(
         worker.step, time_s, worker.equal, signals, (worker.loss_sum, worker.loss_samples),
-        (worker.parameters.flat, ema, moments(worker.model)),
+        tuple(arrays.of(part).get(part) for part in parts),
     )  # fmt: skip
 
 

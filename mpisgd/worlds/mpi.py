@@ -5,6 +5,7 @@
 """
 
 import math
+import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from allreduce.algorithms import broadcast, build
+from allreduce.arrays import Poll
 from allreduce.collectives import Maker
 from allreduce.plan import Plan
 from allreduce.schedule import Schedule
@@ -30,6 +32,7 @@ from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.pending import PolledAllreduce, ProgressThread, ThreadedAllreduce
 
 LOOK_EVERY = 1e-4  # s between looks while a step is padded
+LOOK_BESIDE = 5e-5  # s between looks while a device computes, at least: 20 a millisecond
 
 Steps = Generator[None, None, None]
 
@@ -152,10 +155,9 @@ class CommunicatorSite:
             if ready is not None and self.step_timer.stretches(self.rank, self._step)
             else None
         )
-        if marks is None:
-            work(self.progress, ready)
-        else:
-            work(marks.progress, marks.ready)
+        done = work(self.progress, ready) if marks is None else work(marks.progress, marks.ready)
+        if done is not None:
+            self._look_until(done)
         seconds = self.step_timer(self.rank, self._step, time.perf_counter() - began)
         if math.isinf(seconds):
             stragglers.die()
@@ -260,13 +262,13 @@ class CommunicatorSite:
             self.evaluated = worker.parameters.like()
             self._average = self._own_mean(self.evaluated.buffer)
         mean, average_s = self.evaluated, 0.0
-        mean.flat[...] = parameters
+        mean.memory.put(mean.flat, parameters)
         if not kept.equal:
             average_s = yield from self._take_mean(worker, mean, kept.signals)
         averaged = None
         if worker.ema is not None:
             averaged = mean.like()
-            averaged.flat[...] = ema
+            averaged.memory.put(averaged.flat, ema)
             with self._own_mean(averaged.buffer) as plan:
                 plan.start()
                 plan.wait()
@@ -284,11 +286,12 @@ class CommunicatorSite:
         """Of all ranks', in place; the seconds that it took, which a run needs for its result."""
         began = time.perf_counter()
         assert self._average is not None
-        mean.extra[:CONTROL] = signals
+        control = mean.extra[:CONTROL]
+        mean.memory.put(control, signals)
         self._average.start()
         self._average.wait()
         self.final_average_s = time.perf_counter() - began
-        yield from worker.read_signals(mean.extra[:CONTROL])
+        yield from worker.read_signals(mean.memory.get(control))
         return self.final_average_s
 
     @property
@@ -346,6 +349,18 @@ class CommunicatorSite:
     def _deliver(self, marks: Marks, ready: Ready, began: float, seconds: float) -> None:
         """Say what is ready when it would be in a step that takes `seconds`."""
         marks.deliver(lambda share: self._pad(began + share * seconds), ready)
+
+    def _look_until(self, done: Poll) -> None:
+        """Look at what is in flight while a device computes, at most once in LOOK_BESIDE."""
+        looked = 0.0
+        while not done():
+            if self.thread is not None:
+                time.sleep(LOOK_BESIDE)
+            elif self._in_flight and (now := time.perf_counter()) - looked >= LOOK_BESIDE:
+                self.progress()
+                looked = now
+            else:
+                os.sched_yield()
 
     def _pad(self, until: float) -> None:
         """Stand in for an accelerator at work: sleep, and look now and then."""

@@ -20,7 +20,7 @@ from mpisgd.servers.worker import ServedWorker
 from mpisgd.training.site import Ready, Work
 from mpisgd.worlds.channels import Channel, Notices
 from mpisgd.worlds.marks import Marks
-from mpisgd.worlds.mpi import LOOK_EVERY, CommunicatorSite, Counters
+from mpisgd.worlds.mpi import LOOK_BESIDE, LOOK_EVERY, CommunicatorSite, Counters
 from mpisgd.worlds.scheduler import Scheduler
 from mpisgd.worlds.server_channels import Snapshots, Verdicts
 
@@ -282,9 +282,12 @@ class MpiWorkerSite(_MpiSite):
             marks = Marks(self.progress)
         try:
             if marks is None:
-                work(self.progress, ready)
+                done = work(self.progress, ready)
             else:
-                work(marks.progress, marks.ready)
+                done = work(marks.progress, marks.ready)
+            while done is not None and not done():  # on a device: at most once in LOOK_BESIDE
+                self.progress()
+                time.sleep(LOOK_BESIDE)
             seconds = self.step_timer(self.number, self._step, time.perf_counter() - began)
             if isinf(seconds):
                 stragglers.die()

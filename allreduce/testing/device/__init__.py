@@ -129,6 +129,14 @@ def where(condition: ndarray, x: Any, y: Any) -> ndarray:
     return launch(np.where, condition, x, y)
 
 
+def clip(a: ndarray, a_min: Any, a_max: Any) -> ndarray:
+    return launch(lambda host: np.clip(host, a_min, a_max), a)
+
+
+def take_along_axis(a: ndarray, indices: ndarray, axis: int) -> ndarray:
+    return launch(lambda host, at: np.take_along_axis(host, at, axis), a, indices)
+
+
 def count_nonzero(a: ndarray) -> ndarray:
     return launch(np.count_nonzero, a)
 

@@ -64,7 +64,7 @@ class ndarray:  # noqa: N801 (CuPy's name)
     def __getitem__(self, key: Any) -> "ndarray":
         parts, fancy = _index(key)
         if not fancy:
-            whole = parts if Ellipsis in parts else (*parts, Ellipsis)
+            whole = (*parts,) if Ellipsis in parts else (*parts, Ellipsis)
             return ndarray(self.host[whole], self.memory)
         if any(isinstance(part, ndarray) and part.dtype == bool for part in parts):
             parts = [part.now() if isinstance(part, ndarray) else part for part in parts]

@@ -1,0 +1,30 @@
+"""What goes with which `--backend`."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mpisgd.values.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpisgd.experiment.experiment import Experiment
+
+HOST = "numpy"
+
+
+def unfitting(experiment: "Experiment") -> Iterator[UsageError]:
+    """A device where there is none, and what a device cannot do."""
+    if experiment.backend == HOST:
+        if experiment.device != "auto":
+            yield UsageError("--device", experiment.device, "--backend numpy has none; cupy does")
+        return
+    here = f"not with --backend {experiment.backend}; numpy can"
+    if experiment.model == "quadratic":
+        yield UsageError("--model", experiment.model, here)
+    if experiment.push == "layerwise":
+        yield UsageError("--push", experiment.push, f"{here}: a gradient leaves whole")
+
+
+def check_world(experiment: "Experiment", virtual: bool) -> None:
+    """UsageError for virtual ranks, which share one process and its memory, on a device."""
+    if virtual and experiment.backend != HOST:
+        raise UsageError("--backend", experiment.backend, "only without --virtual")

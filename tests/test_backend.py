@@ -1,0 +1,122 @@
+"""`--backend cupy`: which device, what is refused in one line, and where data lie."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allreduce import arrays
+from allreduce.testing import device as double
+from allreduce.testing.device import runtime
+from mpisgd.data import Dataset
+from mpisgd.data.device import Resident, Sent, there
+from mpisgd.experiment.experiment import Experiment
+from mpisgd.mpi import devices
+from mpisgd.training.gradient import clip
+from mpisgd.training.report import GRADIENT, LOSS, PARAMETERS, Report
+from mpisgd.values.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def cupy(monkeypatch):
+    """The double, where CuPy is looked for."""
+    before = dict(vars(double.settings))
+    monkeypatch.setitem(sys.modules, "cupy", double)
+    yield
+    vars(double.settings).update(before)
+    runtime.recover()
+    runtime.local.device = 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": 1}, "--device 1: --backend numpy has none"),
+        ({"backend": "gpu"}, "--backend 'gpu': one of numpy, cupy"),
+        ({"backend": "cupy", "device": "first"}, "--device 'first': a whole number in"),
+        ({"backend": "cupy", "model": "quadratic"}, "--model 'quadratic': not with --backend cupy"),
+        (
+            {"backend": "cupy", "algorithm": "async", "push": "layerwise"},
+            "--push 'layerwise': not with --backend cupy",
+        ),
+    ],
+)
+def test_what_does_not_go_together(options, said):
+    with pytest.raises(UsageError) as mistake:
+        Experiment.read(options)
+    assert said in str(mistake.value)
+
+
+def test_a_virtual_run_has_no_device():
+    with pytest.raises(UsageError, match="--backend 'cupy': only without --virtual"):
+        Experiment.read({"backend": "cupy"}).check_world(virtual=True)
+
+
+@pytest.mark.parametrize(("rank", "asked", "chosen"), [(0, "auto", 0), (5, "auto", 2), (1, 2, 2)])
+def test_a_rank_takes_its_own_device_or_the_one_that_is_named(rank, asked, chosen, monkeypatch):
+    double.settings.devices = 3
+    monkeypatch.setattr(devices, "local_rank", lambda: rank)
+    memory: Any = devices.memory("cupy", asked)
+    assert memory.number == runtime.local.device == chosen
+    assert devices.memory("numpy") is arrays.HOST
+
+
+@pytest.mark.parametrize(("share", "kind"), [(1, Sent), (8, Resident)])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_batches_are_those_of_the_host_whether_the_data_fit_or_not(share, kind, scale):
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(0, 9, (50, 4), np.uint8)
+    targets = rng.integers(0, 3, 50, np.int32)
+    parts = inputs[:40], targets[:40], inputs[40:], targets[40:]
+    dataset = Dataset("d", *parts, 3, "", "", scale)
+    memory: Any = devices.memory("cupy")
+    free, total = double.cuda.Device().mem_info
+    double.settings.memory = total - free + share * (inputs.nbytes + targets.nbytes)
+    here = there(dataset, memory)
+    assert type(here) is kind
+    double.settings.memory = total
+    indices = [rng.permutation(40)[:7] for _ in range(4)]
+    for number, chosen in enumerate(indices):
+        found = here.batch(chosen)
+        if number < 2:  # the last comes as nobody has said
+            here.ahead(indices[number + 1])  # type: ignore[attr-defined]
+        wanted = dataset.batch(chosen)
+        for one, other in zip(
+            (*found, *here.test(2, 9)), (*wanted, *dataset.test(2, 9)), strict=True
+        ):
+            assert (one.dtype, one.now().tobytes()) == (other.dtype, other.tobytes())
+    assert there(dataset, arrays.HOST) is dataset
+
+
+def test_a_report_waits_for_nothing_and_says_what_was_queued():
+    memory: Any = devices.memory("cupy")
+    report = Report(memory)
+    flat = double.array(np.ones(5, np.float32))
+    waits = double.counts["synchronize"]
+    told = []
+    for value in (1.0, np.nan, 2.0):
+        report.begin()
+        report.finite(GRADIENT, flat)
+        flat[2:3] = value
+        report.finite(GRADIENT, flat[:3])
+        report.put(LOSS, double.array(np.array(value)))
+        done = report.send()
+        while not done():
+            pass
+        told.append(report.read())
+        report.finite(PARAMETERS, flat)
+    assert double.counts["synchronize"] == waits
+    assert told[0] == (1.0, True, True)
+    assert np.isnan(told[1][0])
+    assert told[1][1:] == (False, True)
+    assert told[2] == (2.0, False, False)  # what was not finite still is not
+    assert report.parameters()
+
+
+def test_clipping_waits_for_nothing():
+    flat = double.array(np.full(4, 3.0, np.float32))
+    waits = double.counts["synchronize"]
+    clip(flat, 2.0)
+    assert double.counts["synchronize"] == waits
+    assert flat.now().tolist() == [1.0] * 4
