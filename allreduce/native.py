@@ -281,10 +281,8 @@ def described() -> dict[str, Any]:
 
 def cuda_aware() -> bool:
     """Whether the MPI library says that it takes device memory; False if it does not say."""
-    from mpi4py import MPI
-
     try:
-        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
+        query = functions().MPIX_Query_cuda_support
     except (OSError, AttributeError):
         return False
     return bool(query())
@@ -295,3 +293,10 @@ def exchange_with_itself(source: Any, target: Any) -> None:
     from mpi4py import MPI
 
     MPI.COMM_SELF.Sendrecv(source, 0, recvbuf=target, source=0)
+
+
+def functions() -> ctypes.CDLL:
+    """The MPI library's C functions, of those that mpi4py has no name for."""
+    from mpi4py import MPI
+
+    return ctypes.CDLL(MPI.__file__)

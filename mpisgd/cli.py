@@ -25,6 +25,7 @@ COMMANDS = {
     "train": ("mpisgd.commands.train", "train a model; run under mpiexec, or with --virtual"),
     "bench": ("mpisgd.commands.bench", "measure all-reduces; run under mpiexec"),
     "verify": ("mpisgd.commands.verify", "check all-reduce schedules symbolically"),
+    "tune": ("mpisgd.commands.tune", "measure which all-reduce is fastest; run under mpiexec"),
     "calibrate": ("mpisgd.commands.calibrate", "measure a network and a step; run under mpiexec"),
     "simulate": ("mpisgd.commands.simulate", "price all-reduce schedules on a model of a network"),
     "predict": ("mpisgd.commands.predict", "model step and epoch times of networks on clusters"),
@@ -44,6 +45,7 @@ COMMANDS = {
 ON_RANKS = {
     "train",
     "bench",
+    "tune",
     "calibrate",
     "doctor",
 }  # under mpiexec; all others are one process's affair

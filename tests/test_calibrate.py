@@ -10,12 +10,12 @@ import pytest
 from allreduce.network import Network, network
 from mpisgd.cli import main
 from mpisgd.commands import calibrate
-from mpisgd.commands.calibrate import Measured
 from mpisgd.experiment import step_times
 from mpisgd.experiment.delays import Times, tuned
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.mpi import mpiexec
-from mpisgd.predict import calibration, measured, networks
+from mpisgd.predict import calibration, links, measured, networks
+from mpisgd.predict.links import Measured
 from mpisgd.store.writer import Writer
 from mpisgd.values.errors import UsageError
 
@@ -35,7 +35,7 @@ def file(tmp_path):
     """A calibration of four hosts with one rank each, as the command writes it."""
     hosts = ["h0", "h1", "h2", "h3"]
     path = tmp_path / "found.toml"
-    found = calibrate._network("found", EXACT, hosts)
+    found = links.network_of("found", EXACT, hosts)
     path.write_text(found.toml() + calibrate._notes(EXACT, STEPS, Experiment(), hosts))
     return path
 
@@ -49,14 +49,14 @@ def test_the_file_reads_back_as_the_network(file):
 
 
 def test_ranks_of_one_host_know_only_the_way_inside():
-    found = calibrate._network("one", EXACT, ["h"] * 4)
+    found = links.network_of("one", EXACT, ["h"] * 4)
     assert found.ranks_per_node == 4
     assert (found.node_latency_s, found.node_bandwidth_Bps) == (5e-5, 25e6)
 
 
 def test_several_ranks_a_host_share_its_uplink():
     inside = {f"node_{key}": EXACT[key] for key in ("latency_s", "bandwidth_Bps")}
-    found = calibrate._network("two", EXACT | inside, ["h0", "h0", "h1", "h1"])
+    found = links.network_of("two", EXACT | inside, ["h0", "h0", "h1", "h1"])
     assert (found.ranks_per_node, found.uplink_Bps) == (2, 25e6)
 
 
@@ -91,11 +91,11 @@ def test_a_virtual_run_takes_the_step_of_its_networks_file(file, capsys):
 
 def test_the_shortest_call_is_the_overhead_and_the_way_stays_what_was_measured():
     halves, calls = [1e-4, 1.1e-4, 0.9e-4], [5e-6, 4e-5, 9e-5]
-    overhead = calibrate._overhead(calls, 1e-4)
+    overhead = links.overhead(calls, 1e-4)
     assert (overhead.value, overhead.low) == (5e-6, 5e-6)
     latency = Measured.of([max(0.0, half - 2 * overhead.value) for half in halves])
     assert latency.value + 2 * overhead.value == pytest.approx(1e-4)
-    assert calibrate._overhead([9e-5, 9e-5], 1e-4).value == 5e-5
+    assert links.overhead([9e-5, 9e-5], 1e-4).value == 5e-5
 
 
 def test_a_latency_that_may_be_nothing_is_said(capsys):
@@ -181,9 +181,9 @@ def test_whoever_uses_a_file_with_a_doubtful_latency_is_told(tmp_path, capsys):
     found = EXACT | {"latency_s": Measured(4.87e-8, 0.0, 1.97e-3, 30)}
     files = {}
     for name, each in {"doubtful": found, "exact": EXACT}.items():
-        links = calibrate._network(name, each, ["a", "b"])
+        found = links.network_of(name, each, ["a", "b"])
         files[name] = tmp_path / f"{name}.toml"
-        files[name].write_text(links.toml() + calibrate._notes(each, STEPS, Experiment(), ["a"]))
+        files[name].write_text(found.toml() + calibrate._notes(each, STEPS, Experiment(), ["a"]))
     told = "mpisgd: warning: latency_s of {} is not known: its 95 % interval is 0 to 0.00197;"
     virtual = ["train", "--virtual", "2", "--steps", "2", "--hidden", "4"]
     commands = (
@@ -396,8 +396,8 @@ def test_a_real_calibration_on_two_ranks(tmp_path):
 @pytest.mark.parametrize(("hosts", "there"), [(["h0", "h1"], True), (["h0", "h0"], False)])
 def test_a_lab_says_what_its_wires_let_pass_at_once(hosts, there, monkeypatch):
     """1 gbit: 125,000 bytes, of which the messages of 64 KiB show no end."""
-    monkeypatch.setattr(calibrate, "_pair", lambda *_: {})
-    monkeypatch.setattr(calibrate, "gather", lambda *_: None)
+    monkeypatch.setattr(links, "_pair", lambda *_: {})
+    monkeypatch.setattr(links, "gather", lambda *_: None)
     monkeypatch.setenv("MPISGD_LAB_BURST", "125000")
-    found = calibrate._messages(SimpleNamespace(Get_rank=lambda: 0), hosts, 6, 1.0)
+    found = links.messages(SimpleNamespace(Get_rank=lambda: 0), hosts, 6, 1.0)
     assert [each.value for key, each in found.items() if key == "burst_B"] == [125000.0] * there

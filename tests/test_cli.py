@@ -125,6 +125,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("doctor --ranks 0", ["--ranks", "'0'", "1..1024"]),
     ("demo --folder text", ["--folder", "'text'", "is not a folder"]),
     ("demo --folder done", ["--output", "done/local.h5", "exists", "--overwrite"]),
+    ("train --virtual 2 --tuning t.toml", ["--tuning", "only with --allreduce auto"]),
     ("trian", ["'trian'", "train"]),
     ("--fast", ["--fast"]),
 ]

@@ -11,15 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from allreduce import measure as timing
-from allreduce.collectives import CARRIERS, carrier
+from allreduce.collectives import CARRIERS, NAMES, carrier
 from allreduce.errors import AllreduceError
 from allreduce.measure import Rule
 from mpisgd.bench import memory, options, record
 from mpisgd.bench.memory import Memory
 from mpisgd.bench.operations import MOCK_UPS, Vectors, operation
-from mpisgd.mpi import devices
+from mpisgd.mpi import devices, session
+from mpisgd.tuning import auto
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
+from mpisgd.values.schedules import AUTO
 
 PLACES = {"in-place": (True,), "out-of-place": (False,), "both": (True, False)}
 DTYPES = ("float32", "float16", "float64")
@@ -33,11 +35,15 @@ FASTEST: tuple[tables.Column | str, ...] = (
     *(tables.Column(key, ".3f") for key in ("ratio", "ratio_low", "ratio_high")), "use",
 )  # fmt: skip
 DEVICE_COLUMNS = ("memory", "device_s")
+PICKS: tuple[tables.Column | str, ...] = (
+    "bytes", "in_place", "auto", "chunks", "median_s", "best", "best_s",
+    tables.Column("regret", ".1%"), "by",
+)  # fmt: skip
 OSU_COLUMNS = ("osu_avg_s", "osu_min_s", "osu_max_s")
 
 
 class Case(NamedTuple):
-    """One row: an algorithm on a size."""
+    """One row: an algorithm on a size. `auto` is known on ranks (Settings.on)."""
 
     algorithm: str
     bytes: int
@@ -61,10 +67,34 @@ class Settings:
     rule: Rule
     seed: int
     deadline_s: float
+    tuning: str | None = None
+    auto: tuple[tuple[int, str, int, str], ...] = ()  # bytes, algorithm, chunks, by what
+
+    def on(self, comm: Any, hosts: list[str], nodes: list[int]) -> "Settings":
+        """With what `auto` stands for, for each size."""
+        if AUTO not in self.algorithms:
+            return self
+        source, name = auto.read(self.tuning)
+        if source is None:
+            from mpisgd.predict.links import quick
+
+            source = quick(comm, hosts, self.deadline_s)
+            name = source.name
+
+        def fits(algorithm: str) -> bool:
+            return algorithm in NAMES and carrier(algorithm).host
+
+        chosen = ((size, *auto.choose(source, name, size, nodes, fits)) for size in self.sizes)
+        return replace(self, auto=tuple(chosen))
+
+    def is_auto(self, case: Case) -> bool:
+        return (case.bytes, case.algorithm, case.chunks) in {each[:3] for each in self.auto}
 
     def check(self, comm: Any) -> None:
         """UsageError for what the number of ranks does not allow, or a device that is not there."""
         devices.module_of(self.backend, self.device)
+        if AUTO in self.algorithms:
+            auto.read(self.tuning)
         try:
             timing.trials(comm.Get_size(), self.dtype)
         except AllreduceError as mistake:
@@ -74,11 +104,14 @@ class Settings:
         """In the order of the table; the library cuts messages by itself."""
         every = product(self.sizes, self.algorithms, self.places, self.chunks)
         cut = {n for n in self.algorithms if n not in MOCK_UPS and carrier(n).chunked}
-        return [
+        named = [
             Case(name, size, in_place, chunks if name in cut else 1)
             for size, name, in_place, chunks in every
-            if name in cut or chunks == self.chunks[0]
+            if name != AUTO and (name in cut or chunks == self.chunks[0])
         ]
+        chosen = [Case(n, s, p, chunks) for s, n, chunks, _ in self.auto for p in self.places]
+        order = {size: number for number, size in enumerate(self.sizes)}
+        return sorted(dict.fromkeys([*named, *chosen]), key=lambda case: order[case.bytes])
 
     def blocks(self) -> list[list[Case]]:
         """What is measured together, in random order: the same on all ranks."""
@@ -97,10 +130,12 @@ class Settings:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `mpisgd bench allreduce` alone."""
-    known = ", ".join(CARRIERS)
+    known = ", ".join((*CARRIERS, AUTO))
     add = parser.add_argument
     add("--algorithms", default="all", metavar="NAMES", help=f"with commas: {known} [all]")
     add("--sizes", metavar="SIZES", help="bytes, such as 4:64M or 4,1K,1M [4:1M]")
+    add("--tuning", metavar="FILE", help="what the algorithm auto chooses by: a table of tune, or "
+        "a network [MPISGD_TUNING]")  # fmt: skip
     add("--dtype", choices=DTYPES, default="float32", help="of the elements [float32]")
     place = parser.add_mutually_exclusive_group()
     for name in PLACES:
@@ -118,8 +153,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def settings(arguments: argparse.Namespace) -> Settings:
     """From the command line. UsageError."""
     names = options.algorithms(
-        arguments.algorithms, (*CARRIERS, *MOCK_UPS), memory.default(arguments)
+        arguments.algorithms, (*CARRIERS, *MOCK_UPS, AUTO), memory.default(arguments)
     )
+    if arguments.tuning is not None and AUTO not in names:
+        raise UsageError("--tuning", arguments.tuning, f"only with {AUTO} among --algorithms")
     if "mpi" in names and not arguments.no_mock_ups:
         names = tuple(dict.fromkeys((*names, *MOCK_UPS)))
     dtype = np.dtype(arguments.dtype)
@@ -137,6 +174,7 @@ def settings(arguments: argparse.Namespace) -> Settings:
         options.rule(arguments),
         options.seed(arguments),
         options.deadline(arguments),
+        arguments.tuning,
     )
 
 
@@ -146,6 +184,8 @@ def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
     lies = Memory.of(comm, chosen)
     names, without = lies.possible(comm, chosen.algorithms)
     chosen = replace(chosen, algorithms=names)
+    chosen = chosen.on(comm, where.hosts, where.nodes)
+    session.agree_on(comm, "an all-reduce that they chose", repr(chosen.auto), chosen.deadline_s)
     blocks = chosen.blocks()
     rows: dict[Case, dict[str, Any]] = {}
     config = {"benchmark": "allreduce", **asdict(chosen)}
@@ -158,8 +198,9 @@ def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
             log.step()
         table = [rows[case] for case in chosen.cases()]
         verdicts, best = mock_up_rule(table), fastest(table)
+        picks = regrets(table, chosen)
         wrongs = sum(row["wrong"] for row in table)
-        log.complete({"mock_up_rule": verdicts, "fastest": best, "wrong": wrongs})
+        log.complete({"mock_up_rule": verdicts, "fastest": best, "auto": picks, "wrong": wrongs})
     wrong = [row for row in table if row["wrong"]]
     if log.speaks:
         columns = COLUMNS + (DEVICE_COLUMNS if lies.on_device else ())
@@ -167,6 +208,8 @@ def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
         shown = [tables.render(columns, table, arguments.format)]
         if best and arguments.format == "table":
             shown.append(tables.render(FASTEST, best, "table"))
+        if picks and arguments.format == "table":
+            shown.append(tables.render(PICKS, picks, "table"))
         print("\n\n".join(shown), flush=True)
         for verdict in verdicts:
             record.warn(verdict)
@@ -207,6 +250,24 @@ def fastest(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         if all(sides):
             theirs, ours = (min(side, key=lambda row: row["median_s"]) for side in sides)
             found.append({"bytes": octets, "in_place": in_place, **_compared(ours, theirs)})
+    return found
+
+
+def regrets(rows: Iterable[dict[str, Any]], chosen: Settings) -> list[dict[str, Any]]:
+    """One row a size (and place): what `auto` took, and by which share it was slower than the
+    fastest of all that were measured."""
+    found = []
+    every = [row for row in rows if row["algorithm"] not in MOCK_UPS and not row["wrong"]]
+    told = {size: by for size, *_, by in chosen.auto}
+    for row in every:
+        if chosen.is_auto(Case(*(row[key] for key in Case._fields))):
+            alike = [r for r in every if all(r[k] == row[k] for k in ("bytes", "in_place"))]
+            best = min(alike, key=lambda r: r["median_s"])
+            found.append({
+                **{key: row[key] for key in ("bytes", "in_place", "chunks", "median_s")},
+                "auto": row["algorithm"], "best": best["algorithm"], "best_s": best["median_s"],
+                "regret": row["median_s"] / best["median_s"] - 1, "by": told[row["bytes"]],
+            })  # fmt: skip
     return found
 
 

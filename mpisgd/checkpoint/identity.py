@@ -11,6 +11,7 @@ from mpisgd import __version__
 from mpisgd.data import Dataset
 from mpisgd.experiment.experiment import Experiment, flag
 from mpisgd.values.errors import UsageError
+from mpisgd.values.schedules import AUTO
 
 OTHERWISE = (
     "choose another --output or --checkpoint, or begin anew with --overwrite and no --resume"
@@ -18,7 +19,9 @@ OTHERWISE = (
 # Fields of an Experiment that do not change a bit of what is to come, or were resolved to others.
 MAY_DIFFER = (
     "epochs", "steps", "deadline_s", "scaling", "data_path", "step_time_from", "evaluate", "device",
+    "tuning", "allreduce_from",
 )  # fmt: skip
+CHOSEN = ("allreduce", "chunks")  # by --allreduce auto
 LONGEST = 80  # characters of a value that is shown
 CHUNK = 1 << 22  # octets hashed at once
 
@@ -34,10 +37,13 @@ def identity(experiment: Experiment, dataset: Dataset, virtual: bool) -> dict[st
 
 
 def adopted(experiment: Experiment, meta: Mapping[str, Any]) -> Experiment:
-    """The experiment with what the saved run has measured: `--delay auto`."""
+    """The experiment with what the saved run has measured: `--delay auto`, `--allreduce auto`."""
+    config = meta["config"]
+    if experiment.allreduce == AUTO:
+        known = {name: config.get(name, getattr(experiment, name)) for name in CHOSEN}
+        experiment = replace(experiment, **known, allreduce_from="the checkpoint")
     if experiment.delay != "auto":
         return experiment
-    config = meta["config"]
     tau = config.get("tau") if experiment.tau is None else experiment.tau
     return replace(experiment, delay=config.get("delay"), tau=tau)
 

@@ -61,8 +61,9 @@ def _told(comm: Communicator, choice: Choice, deadline: float) -> Choice:
     """Rank 0's choice on every rank, each with its own state."""
     resumed, adopted = choice.resumed, choice.experiment
     kind = COMPLETE if choice.complete else BEGIN if resumed is None else GO_ON
-    word = json.dumps([kind, adopted.tau, adopted.delay]) if comm.Get_rank() == 0 else ""
-    kind, tau, delay = json.loads(session.texts(comm, word, deadline)[0])
+    config = {name: getattr(adopted, name) for name in ("tau", "delay", *identity.CHOSEN)}
+    word = json.dumps([kind, config]) if comm.Get_rank() == 0 else ""
+    kind, config = json.loads(session.texts(comm, word, deadline)[0])
     if comm.Get_rank() == 0:
         if resumed is not None:
             heartbeat = _pulse(comm, deadline, TAG)
@@ -79,7 +80,7 @@ def _told(comm: Communicator, choice: Choice, deadline: float) -> Choice:
         received = receive(comm, 0, deadline)
         meta = json.loads(received["meta"].tobytes())
         resumed = Resumed(meta, state=received.get("state", {}))
-    experiment = identity.adopted(choice.experiment, {"config": {"tau": tau, "delay": delay}})
+    experiment = identity.adopted(choice.experiment, {"config": config})
     return Choice(experiment, resumed, kind == COMPLETE, [])
 
 

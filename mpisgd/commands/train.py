@@ -12,7 +12,12 @@ from mpisgd.checkpoint.options import Saving
 from mpisgd.experiment.arguments import add_arguments as add_options
 from mpisgd.experiment.arguments import from_arguments
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.experiment.remarks import tell_assumptions, tell_stopped, tell_tuned
+from mpisgd.experiment.remarks import (
+    tell_assumptions,
+    tell_chosen,
+    tell_stopped,
+    tell_tuned,
+)
 from mpisgd.values import progress, tables
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import whole
@@ -118,6 +123,9 @@ class Terminal:
             same = "" if self.saving.resume else ", with --resume auto,"
             told = f"should the run be killed, the same line{same} goes on from the last of them"
             self.notes([f"checkpoints go to {self.saving.place}: {told}"])
+
+    def chosen(self, experiment: Experiment) -> None:
+        tell_chosen(experiment)
 
     def tuned(self, experiment: Experiment) -> None:
         tell_tuned(experiment)

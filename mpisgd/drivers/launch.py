@@ -17,7 +17,9 @@ from mpisgd.store.lock import held
 from mpisgd.store.memory import MemoryStore
 from mpisgd.store.recording import Store
 from mpisgd.store.target import OPTION, check_target
+from mpisgd.tuning import auto
 from mpisgd.values.errors import UsageError
+from mpisgd.values.schedules import AUTO
 
 if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times ranks
     from mpisgd.checkpoint.options import Saving
@@ -46,6 +48,9 @@ class Console(Protocol):
 
     def begin(self, experiment: Experiment, dataset: Dataset) -> None:
         """What the run takes for granted."""
+
+    def chosen(self, experiment: Experiment) -> None:
+        """`--allreduce auto` is settled."""
 
     def tuned(self, experiment: Experiment) -> None:
         """`--delay auto` is settled."""
@@ -91,6 +96,11 @@ def launch(
         if console is not None:
             console.begin(experiment, dataset)
         world.join(deadline)
+        if experiment.allreduce == AUTO and averages(experiment):
+            experiment = world.chosen(experiment, dataset)
+            world.agree_on("an --allreduce that they chose", repr(experiment), deadline)
+            if console is not None:
+                console.chosen(experiment)
         if experiment.delay == "auto":
             experiment = world.tuned(experiment, dataset)
             if console is not None:
@@ -146,6 +156,8 @@ def _checked(
 def _try(experiment: Experiment, dataset: Dataset, rank: int) -> None:
     """Build what the rank will need, to find a user's mistakes before any message."""
     step_timer(experiment.straggler, experiment.step_seconds, experiment.seed)
+    if experiment.allreduce == AUTO:
+        auto.read(experiment.tuning)
     if averages(experiment):
         build_worker(experiment, dataset, Place(rank, experiment.ranks))
     else:

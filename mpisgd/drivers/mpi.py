@@ -4,6 +4,7 @@ import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from mpisgd.store.weights import Weights
 from mpisgd.training.buckets import exposed
 from mpisgd.training.parameters import digest
 from mpisgd.training.worker import NotFinite, Worker
+from mpisgd.tuning import auto
 from mpisgd.values import progress
 from mpisgd.values.errors import UsageError
 from mpisgd.values.schedules import maker
@@ -237,6 +239,15 @@ class MpiWorld:
         if self._module is not np:
             own = f"{devices.host()} {self._module.cuda.Device().pci_bus_id}"
             self._devices = session.texts(self.comm, own, deadline)
+
+    def chosen(self, experiment: Experiment, dataset: Dataset) -> Experiment:
+        """`--allreduce auto` by a table, or by the simulator on a network: one that is named, or
+        one that is measured now."""
+        from mpisgd.predict.links import quick
+
+        buffer = build_worker(experiment, dataset, Place(self.rank, self.size)).parameters.buffer
+        links = partial(quick, self.comm, self.places.hosts, experiment.deadline_s)
+        return auto.settled(experiment, buffer.nbytes, self.places.nodes, False, links)
 
     def tuned(self, experiment: Experiment, dataset: Dataset) -> Experiment:
         """`--delay auto` from what an all-reduce of these parameters takes."""

@@ -22,6 +22,7 @@ from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.virtual_time import (
     VIRTUAL_STEP_S,
     virtual_network,
+    virtual_nodes,
     virtual_schedule,
     virtual_steps,
 )
@@ -34,6 +35,7 @@ from mpisgd.training.buckets import exposed
 from mpisgd.training.evaluation import means
 from mpisgd.training.parameters import digest
 from mpisgd.training.worker import NotFinite, Worker
+from mpisgd.tuning import auto
 from mpisgd.values.errors import UsageError
 from mpisgd.values.processes import handle
 from mpisgd.worlds.mpi import Recorder
@@ -191,6 +193,13 @@ class VirtualWorld:
         mine = identity(experiment, dataset, virtual=True)
         fits = partial(misfit, experiment, dataset, True)
         return choose(saving, experiment, mine, output, misfit=fits), mine
+
+    def chosen(self, experiment: Experiment, dataset: Dataset) -> Experiment:
+        """`--allreduce auto` among the schedules: by a file that is named, or on --network."""
+        buffer = build_worker(experiment, dataset, Place(0, self.size)).parameters.buffer
+        cluster = virtual_network(experiment)
+        nodes = virtual_nodes(experiment, cluster)
+        return auto.settled(experiment, buffer.nbytes, nodes, True, lambda: cluster)
 
     def tuned(self, experiment: Experiment, dataset: Dataset) -> Experiment:
         """`--delay auto` from what the simulator says of an all-reduce of these parameters."""

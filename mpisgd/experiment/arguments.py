@@ -16,7 +16,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "algorithm", *DECLARED, "requeue",
     ),
     "parameter servers": ("servers", "colocated", "push", "reads", "prefetch"),
-    "communication": ("allreduce", "price_as", "chunks", "progress", "network", "deadline_s"),
+    "communication": (
+        "allreduce", "tuning", "price_as", "chunks", "progress", "network", "deadline_s",
+    ),
     "model and data": (
         "model", "hidden", "data", "data_path", "data_samples", "augment", "batch", "epochs",
         "steps", "backend", "device", "dtype", "initial", "seed", "plugin_options",

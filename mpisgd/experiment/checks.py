@@ -11,6 +11,7 @@ from mpisgd.algorithms.policies import POLICIES
 from mpisgd.experiment import backends
 from mpisgd.models import HIDDEN
 from mpisgd.values.errors import UsageError
+from mpisgd.values.schedules import AUTO
 
 if TYPE_CHECKING:
     from mpisgd.experiment.experiment import Experiment
@@ -34,6 +35,10 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
     if e.merge == "delta" and e.xi is not None:
         yield UsageError("--xi", e.xi, "--merge delta has no xi")
     carries = collectives.carrier(e.allreduce)
+    if e.allreduce == AUTO and e.chunks != 1:
+        yield UsageError("--chunks", e.chunks, f"--allreduce {AUTO} chooses them")
+    if e.allreduce != AUTO and e.tuning is not None:
+        yield UsageError("--tuning", e.tuning, f"only with --allreduce {AUTO}")
     if e.chunks != 1 and not carries.chunked:
         allowed = f"1 only: --allreduce {e.allreduce} cuts messages by itself"
         yield UsageError("--chunks", e.chunks, allowed)

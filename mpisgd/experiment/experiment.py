@@ -68,6 +68,10 @@ class Experiment:
     )
     requeue: bool | None = _option(None, options.switch(), "a dropped batch is computed again")
     allreduce: str = _option("butterfly", own.NAMED["allreduce"], "who carries the averages")
+    allreduce_from: str | None = field(default=None, metadata={})
+    tuning: str | None = _option(
+        None, options.text(), "what auto chooses by: a table of tune, or a network [MPISGD_TUNING]"
+    )
     price_as: str | None = _option(
         None, options.one_of(collectives.SCHEDULES), "what --virtual takes for the MPI library's"
     )

@@ -18,7 +18,10 @@ from mpisgd.values.plugins import NEEDED, Plugin, as_text, pairs
 if TYPE_CHECKING:
     from mpisgd.experiment.experiment import Experiment
 
-TABLES = {"algorithm": NAMES, "model": MODELS, "data": DATASETS, "allreduce": collectives.NAMES}
+TABLES = {
+    "algorithm": NAMES, "model": MODELS, "data": DATASETS,
+    "allreduce": (*collectives.NAMES, schedules.AUTO),
+}  # fmt: skip
 ARRAYS = ".npz"  # a data set in a file of its own
 NAMED = {
     registry: plugins.kind(registry, table, ARRAYS if registry == "data" else "")

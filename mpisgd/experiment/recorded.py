@@ -12,7 +12,8 @@ from mpisgd.values.options import text, whole, words
 def recorded(config: Mapping[str, Any], place: str) -> Experiment:
     """From a file's config. UsageError naming `place` and the field that is not an Experiment's."""
     kinds = {option.name: option.metadata.get("kind") for option in fields(Experiment)}
-    kinds |= {"ranks": whole(1, 1 << 20), "step_time_from": text(), "plugin_sha256": words()}
+    kinds |= {"ranks": whole(1, 1 << 20), "step_time_from": text(), "allreduce_from": text(),
+              "plugin_sha256": words()}  # fmt: skip
     values = {}
     for name, value in config.items():
         if name not in kinds:

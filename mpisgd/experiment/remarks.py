@@ -5,11 +5,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from allreduce import collectives
 from mpisgd.experiment import step_times
 from mpisgd.experiment.arguments import is_given
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.predict import calibration
 from mpisgd.training.effective import idle
+from mpisgd.values.schedules import AUTO
 
 
 def tell_assumptions(
@@ -28,6 +30,14 @@ def tell_assumptions(
         unused = () if experiment.step_time_from == experiment.network else (calibration.STEP,)
         lines += calibration.doubts(experiment.network, unused)
     _tell(lines)
+
+
+def tell_chosen(experiment: Experiment) -> None:
+    """Once `--allreduce auto` is settled: what it takes, and by what."""
+    name, chunks = experiment.allreduce, experiment.chunks
+    library = "" if collectives.carrier(name).scheduled else ", a call of the MPI library"
+    cut = f" in {chunks} chunks" if chunks > 1 else ""
+    _tell([f"--allreduce {AUTO} takes {name}{cut}{library} ({experiment.allreduce_from})"])
 
 
 def tell_tuned(experiment: Experiment, rank: int | None = None) -> None:

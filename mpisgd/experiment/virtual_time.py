@@ -26,9 +26,14 @@ def virtual_network(experiment: Experiment) -> Network:
     return named.with_(progress="perfect") if experiment.progress == "perfect" else named
 
 
-def virtual_schedule(experiment: Experiment, cluster: Network) -> Schedule:
-    """The averages' schedule: the network's nodes, one for all where no network is given, as for
-    ranks that mpiexec starts on one host."""
+def virtual_nodes(experiment: Experiment, cluster: Network) -> list[int]:
+    """The node of each rank: the network's, one for all where no network is given, as for ranks
+    that mpiexec starts on one host."""
     ranks = experiment.ranks
-    nodes = [0] * ranks if experiment.network is None else cluster.nodes(ranks)
-    return build(experiment.price_as or experiment.allreduce, ranks, nodes)
+    return [0] * ranks if experiment.network is None else cluster.nodes(ranks)
+
+
+def virtual_schedule(experiment: Experiment, cluster: Network) -> Schedule:
+    """The averages' schedule."""
+    nodes = virtual_nodes(experiment, cluster)
+    return build(experiment.price_as or experiment.allreduce, experiment.ranks, nodes)

@@ -27,7 +27,8 @@ COLUMNS = (
 WORSE, BETTER, NEITHER, UNKNOWN = "worse", "better", "no change found", "cannot tell"
 NAMED = ("algorithm", "ranks")  # settings that every label has
 # What makes no other experiment, or is what changed between before and after.
-NO_SETTINGS = ("seed", "plugin_sha256", "deadline_s", "data_path", "step_time_from")
+NO_SETTINGS = ("seed", "plugin_sha256", "deadline_s", "data_path", "step_time_from", "tuning",
+               "allreduce_from")  # fmt: skip
 HIGHER_IS_BETTER = ("accuracy",)
 RUN_METRICS = ("step_s", "effective_step_s", "loss", "accuracy")
 

@@ -6,6 +6,8 @@
     samples = 50000              # of an epoch, where runs are counted in epochs
     peak-share = 0.6             # PALEO's platform percent of peak [1.0]
 
+Averages cost the closed form of their schedule; double-tree and plug-ins are simulated; `auto` and
+the MPI library's calls are taken to be the cheapest closed form.
 Seconds of training, without evaluation, start-up, waiting in the queue and, on GPUs, the copies to
 and from the host. Averaging algorithms take the times of `mpisgd predict`. Parameter servers, which
 that does not model, are taken to send and receive the shards of all workers one after the other,
@@ -15,8 +17,10 @@ compute the steps of all workers one after the other on one `device`, and send n
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
+from allreduce import collectives
 from allreduce.network import Network
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.experiment.experiment import Experiment
@@ -27,6 +31,7 @@ from mpisgd.predict.nets.language import Layer, Net, lower
 from mpisgd.submit.runs import GridRun
 from mpisgd.values.errors import UsageError, nearest
 from mpisgd.values.quantities import number, whole
+from mpisgd.values.schedules import AUTO, build
 
 KEYS = ("device", "network", "samples", "peak-share")
 # Models without a row in the table of `mpisgd predict`, and those of them that `--hidden` is for.
@@ -36,6 +41,8 @@ OTHERS: dict[str, Callable[..., Net]] = {
 }  # fmt: skip
 DEFAULT_BUCKET = 256 * 1024.0
 HOUR_S = 3600
+FORMS = ("tree", "butterfly", "halving-doubling", "ring")  # closed forms of schedules
+MOST_SIMULATED = 1024  # ranks: what has no closed form is played by the simulator
 # Shapes of samples, for networks that take any; of other data they are taken to fit the network.
 SHAPES = {
     "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "digits": (1, 8, 8), "cifar10": (3, 32, 32),
@@ -79,6 +86,10 @@ def check(place: str, cluster: Cluster, runs: Sequence[GridRun]) -> None:
             raise UsageError(place, None, allowed)
         if experiment.steps is None and cluster.samples is None:
             raise UsageError(f"{place}.samples", None, "say it: runs are counted in epochs")
+        simulated = experiment.ranks > MOST_SIMULATED and not _is_open(experiment.allreduce)
+        if simulated and experiment.allreduce.rpartition(":")[2] not in (*FORMS, "hierarchical"):
+            allowed = f"cannot tell the cost of --allreduce {experiment.allreduce} beyond "
+            raise UsageError(place, None, f"{allowed}{MOST_SIMULATED} ranks; leave it out")
         if experiment.delay == "auto":
             raise UsageError(place, None, "cannot tell the cost of --delay auto; leave it out")
 
@@ -107,7 +118,7 @@ def seconds(run: GridRun, cluster: Cluster) -> float:
         return (e.steps or 0) * _served_s(step.step_s, nbytes, e, cluster.network)
 
     def allreduce_s(size: float) -> float:
-        return costs.allreduce_s(_inner(e.allreduce), e.ranks, size, cluster.network)
+        return _allreduce_s(e.allreduce, e.ranks, size, cluster.network)
 
     if e.algorithm == "minibatch-overlap":
         parts = epoch.buckets(step, nbytes, e.bucket_bytes or DEFAULT_BUCKET)
@@ -123,12 +134,14 @@ def summary(runs: Sequence[GridRun], cluster: Cluster) -> str:
     """One line: what all runs cost together, and what that leaves out."""
     times = [seconds(run, cluster) for run in runs]
     served = ", sums of servers" if any(_has_servers(run) for run in runs) else ""
+    chosen = any(_is_open(run.experiment.allreduce) and not _has_servers(run) for run in runs)
+    told = "; an all-reduce that is chosen then is taken as the cheapest" if chosen else ""
     ranks = sum(t * run.tasks for t, run in zip(times, runs, strict=True))
     return (
         f"predicted by a model, not measured: {len(times)} runs of {sum(times) / HOUR_S:.3g} h "
         f"together, {ranks / HOUR_S:.3g} {cluster.device.name} hours (network "
         f"{cluster.network.name}) at {100 * cluster.peak_share:.3g} % of peak; evaluation, "
-        f"start-up, waiting, copies between host and device{served} not included"
+        f"start-up, waiting, copies between host and device{served} not included{told}"
     )
 
 
@@ -136,10 +149,24 @@ def _has_servers(run: GridRun) -> bool:
     return run.experiment.algorithm in POLICIES
 
 
-def _inner(allreduce: str) -> str:
-    """The closed form of a schedule: networks know of servers by themselves."""
-    name = allreduce.removeprefix("hierarchical:")
-    return name if name in costs.COSTS else "butterfly"
+@lru_cache(maxsize=256)
+def _allreduce_s(name: str, ranks: int, nbytes: float, network: Network) -> float:
+    """By closed forms, which know of servers by themselves; of the cheapest where who runs it will
+    choose; by the simulator where there is none."""
+    inner = "butterfly" if name == "hierarchical" else name.removeprefix("hierarchical:")
+    if inner in FORMS:
+        return costs.allreduce_s(inner, ranks, nbytes, network)
+    if _is_open(name):
+        return min(costs.allreduce_s(form, ranks, nbytes, network) for form in FORMS)
+    from allreduce.simulate import simulate
+
+    schedule = build(name, ranks, network.nodes(ranks))
+    return float(simulate(schedule, round(nbytes), network).max())
+
+
+def _is_open(allreduce: str) -> bool:
+    """Whether the run, or the MPI library, chooses the algorithm."""
+    return allreduce == AUTO or not collectives.carrier(allreduce).scheduled
 
 
 def _served_s(step_s: float, nbytes: float, experiment: Any, network: Network) -> float:

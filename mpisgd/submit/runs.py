@@ -13,6 +13,7 @@ from typing import Any
 
 from mpisgd.experiment.experiment import Experiment, flag
 from mpisgd.values import plugins
+from mpisgd.values.schedules import AUTO
 
 # A run that was tried before goes on from its newest checkpoint. One a few minutes is cheap, and
 # bounds what the death of a node can cost.
@@ -75,7 +76,11 @@ class GridRun:
         given = self.experiment
         fewest, most = (asdict(given.resolved(given.ranks, samples)) for samples in (FEWEST, MOST))
         known = {name: value for name, value in fewest.items() if value == most[name]}
-        if given.delay == "auto":  # the run puts numbers in their places
+        if given.allreduce == AUTO:  # the run puts what it has chosen in their places
+            for name in ("allreduce", "chunks"):
+                known.pop(name)
+        known.pop("allreduce_from")
+        if given.delay == "auto":
             known.pop("delay")
             if given.tau is None:
                 known.pop("tau")

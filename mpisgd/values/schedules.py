@@ -9,6 +9,7 @@ from allreduce.verify import verify
 from mpisgd.values import plugins
 from mpisgd.values.errors import UsageError
 
+AUTO = "auto"  # the name that stands for the fastest, see mpisgd.tuning
 _right: set[tuple[str, str, int]] = set()  # name, digest and ranks of what has been verified
 
 

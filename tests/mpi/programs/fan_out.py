@@ -5,7 +5,7 @@ import math
 from mpi4py import MPI
 
 from allreduce.point_to_point import fan_out
-from mpisgd.commands.calibrate import Measured, _habits
+from mpisgd.predict.links import Measured, habits
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
@@ -28,14 +28,14 @@ def a_port_is_shared_if_even_the_first_message_comes_late() -> None:
     """Later than alone, by the bandwidth that rank 0 has found; here it is told one."""
     for bandwidth, habit in ((1e18, "fair"), (1e-3, "fifo")):
         found = {"bandwidth_Bps": Measured(bandwidth, bandwidth, bandwidth, 1)} if not RANK else {}
-        words = _habits(COMM, ["a", "b", "c"], found, 3, 30)
+        words = habits(COMM, ["a", "b", "c"], found, 3, 30)
         assert words == ({"sharing": habit} if RANK == 0 else {})
 
 
 def with_less_than_two_other_hosts_nothing_is_said() -> None:
     for hosts in (["a", "a", "a"], ["a", "b", "b"]):
         found = {"bandwidth_Bps": Measured(math.nan, math.nan, math.nan, 1)}
-        assert _habits(COMM, hosts, found, 3, 30) == {}
+        assert habits(COMM, hosts, found, 3, 30) == {}
 
 
 if __name__ == "__main__":
