@@ -16,7 +16,6 @@ from allreduce.measure import gather
 from allreduce.phases import Work
 from allreduce.plan import Runner, wait_until
 
-ID_BYTES = 128  # of what the ranks of a communicator have in common
 DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
 
 
@@ -141,8 +140,8 @@ def _ring(comm: Any, name: str, memory: Device) -> _Ring:
         if why := refusal(comm, name, module):
             raise AllreduceError(f"{name}: {why}")
         nccl = library(module)
-        own = nccl.get_unique_id() if comm.Get_rank() == 0 else ID_BYTES * [0]
-        common = tuple(int(octet) for octet in gather(comm, own)[0])
+        own = nccl.get_unique_id()  # bytes; a tuple of numbers before CuPy 14
+        common = type(own)(int(octet) for octet in gather(comm, list(own))[0])
         handle = nccl.NcclCommunicator(comm.Get_size(), common, comm.Get_rank())
     _rings.append(_Ring(comm, memory.number, handle, memory.stream))
     return _rings[-1]

@@ -121,8 +121,8 @@ def get_array_module(*args: Any) -> Any:
     return sys.modules[NAME] if any(isinstance(each, ndarray) for each in args) else np
 
 
-def concatenate(arrays: Any, axis: int = 0) -> ndarray:
-    return launch(lambda *hosts: np.concatenate(hosts, axis), *arrays)
+def concatenate(tup: Any, axis: int = 0) -> ndarray:
+    return launch(lambda *hosts: np.concatenate(hosts, axis), *tup)
 
 
 def where(condition: ndarray, x: Any, y: Any) -> ndarray:
@@ -135,6 +135,10 @@ def clip(a: ndarray, a_min: Any, a_max: Any) -> ndarray:
 
 def take_along_axis(a: ndarray, indices: ndarray, axis: int) -> ndarray:
     return launch(lambda host, at: np.take_along_axis(host, at, axis), a, indices)
+
+
+def dot(a: ndarray, b: ndarray, out: ndarray | None = None) -> ndarray:
+    return launch(np.dot, a, b, out=out)
 
 
 def count_nonzero(a: ndarray) -> ndarray:
@@ -168,7 +172,7 @@ UFUNCS = (
     "add", "subtract", "multiply", "divide", "true_divide", "floor_divide", "maximum", "minimum",
     "exp", "log", "log1p", "sqrt", "square", "sign", "tanh", "reciprocal", "negative", "absolute",
     "power", "greater", "greater_equal", "less", "less_equal", "equal", "not_equal", "isfinite",
-    "isnan", "isinf", "logical_and", "logical_or", "logical_not", "matmul", "dot", "copysign",
+    "isnan", "isinf", "logical_and", "logical_or", "logical_not", "matmul", "copysign",
 )  # fmt: skip
 for _name in UFUNCS:
     globals()[_name] = _kernel(getattr(np, _name))

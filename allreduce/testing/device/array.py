@@ -260,13 +260,15 @@ def _method(function: Callable[..., Any], swapped: bool = False, in_place: bool 
 
 
 def _reduction(name: str) -> Any:
-    def method(self: ndarray, axis: Any = None, dtype: Any = None, out: Any = None,
-               keepdims: bool = False) -> ndarray:  # fmt: skip
-        options: dict[str, Any] = {"axis": axis, "keepdims": keepdims}
-        options |= {} if dtype is None else {"dtype": dtype}
-        return launch(lambda host: getattr(np, name)(host, **options), self, out=out)
+    def plain(self: ndarray, axis: Any = None, out: Any = None, keepdims: bool = False) -> ndarray:
+        return launch(lambda x: getattr(np, name)(x, axis=axis, keepdims=keepdims), self, out=out)
 
-    return method
+    def typed(self: ndarray, axis: Any = None, dtype: Any = None, out: Any = None,
+              keepdims: bool = False) -> ndarray:  # fmt: skip
+        options: dict[str, Any] = {"axis": axis, "keepdims": keepdims, "dtype": dtype}
+        return launch(lambda x: getattr(np, name)(x, **options), self, out=out)
+
+    return typed if name in TYPED else plain
 
 
 ARITHMETIC = {
@@ -280,7 +282,8 @@ COMPARISONS = {
     "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
 UNARY = {"neg": np.negative, "invert": np.invert, "abs": np.absolute}
-REDUCTIONS = ("sum", "mean", "prod", "max", "min", "all", "any", "argmax", "argmin")
+TYPED = ("sum", "mean", "prod")
+REDUCTIONS = (*TYPED, "max", "min", "all", "any", "argmax", "argmin")
 for _name, _function in ARITHMETIC.items():
     setattr(ndarray, f"__{_name}__", _method(_function))
     setattr(ndarray, f"__r{_name}__", _method(_function, swapped=True))

@@ -15,18 +15,18 @@ for _number, _kind in enumerate(KINDS):
     globals()[f"NCCL_{_kind.upper()}"] = _number
 
 
-def get_unique_id() -> tuple[int, ...]:
-    return tuple(random.randrange(-128, 128) for _ in range(128))
+def get_unique_id() -> bytes:
+    return random.randbytes(128)
 
 
 class NcclCommunicator:
     """All ranks of MPI's world, each at a device of its own."""
 
-    def __init__(self, ndev: int, commId: tuple[int, ...], rank: int):  # noqa: N803 (CuPy's name)
+    def __init__(self, ndev: int, commId: bytes, rank: int):  # noqa: N803 (CuPy's name)
         world = sys.modules["mpi4py.MPI"].COMM_WORLD
         self.comm = world.Dup()
         places = world.allgather((runtime.host(), runtime.local.device))
-        assert len(commId) == 128
+        assert (type(commId), len(commId)) == (bytes, 128)
         assert (ndev, rank) == (world.Get_size(), world.Get_rank())
         assert world.allgather(commId) == ndev * [commId], "ranks disagree in the id"
         assert len(set(places)) == ndev, "ncclInvalidUsage: a device of two ranks"
