@@ -26,6 +26,7 @@ DTYPES = tuple(
 """What can be reduced; its index is how ranks tell each other their dtype."""
 
 WIDE = np.dtype("float32")
+PAGE = 4096  # bytes
 
 
 def too_narrow(dtype: np.dtype) -> bool:
@@ -48,6 +49,17 @@ class Host:
 
     def empty(self, count: int | tuple[int, ...], dtype: np.dtype) -> Any:
         return np.empty(count, dtype)
+
+    def apart(self, array: Any, count: int) -> Any:
+        """Room for `count` elements of the array's type, half a page away from it modulo pages.
+
+        Where a copy lands exactly 16 bytes behind its source, modulo pages, it takes 4 times as
+        long (14 times, where nothing else counts: measured on an AMD EPYC, `rep movsb`), and a sum
+        twice. Blocks that malloc gives one after the other lie so, on all ranks alike.
+        """
+        room = np.empty(count * array.itemsize + PAGE, np.uint8)
+        at = (array.ctypes.data - room.ctypes.data + PAGE // 2) % PAGE
+        return room[at : at + count * array.itemsize].view(array.dtype)
 
     def zeros(self, count: int | tuple[int, ...], dtype: np.dtype) -> Any:
         return np.zeros(count, dtype)
@@ -120,6 +132,9 @@ class Device(Host):
     def empty(self, count: int | tuple[int, ...], dtype: np.dtype) -> Any:
         with self.queueing() as module:
             return module.empty(count, dtype)
+
+    def apart(self, array: Any, count: int) -> Any:
+        return self.empty(count, array.dtype)
 
     def zeros(self, count: int | tuple[int, ...], dtype: np.dtype) -> Any:
         with self.queueing() as module:

@@ -98,7 +98,7 @@ class _DirectMessages:
         return [message for message in step.receives if message.reduce]
 
     def _scratch(self, count: int) -> Any:
-        return self.memory.empty(count, self.target.dtype)
+        return self.memory.apart(self.target, count)
 
     def _count(self, message: Message) -> int:
         return self.edges[message.high] - self.edges[message.low]

@@ -135,3 +135,16 @@ def test_a_memory_keeps_the_stream_it_was_made_on():
     assert len(stream.queue) == 2
     stream.synchronize()
     assert array.host.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 4096])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+def test_scratch_lies_half_a_page_off_whatever_the_array_s_place(count, dtype):
+    block = np.zeros(3 * 4096, np.uint8)
+    for offset in range(0, 4096, 528):
+        array = block[offset : offset + 4096].view(dtype)
+        scratch = arrays.HOST.apart(array, count)
+        assert (scratch.size, scratch.dtype) == (count, array.dtype)
+        assert not count or (scratch.ctypes.data - array.ctypes.data) % 4096 == 2048
+        scratch[...] = 1
+    assert not block.any()
