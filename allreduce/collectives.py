@@ -17,7 +17,8 @@ from allreduce.schedule import Schedule
 
 
 class Maker(Protocol):
-    """Makes one all-reduce of `source`; arguments, errors and result are those of Plan."""
+    """Makes one all-reduce of `source`; arguments, errors and result are those of Plan. A `wire`
+    and its `error` go to schedules only."""
 
     def __call__(
         self,
@@ -30,6 +31,7 @@ class Maker(Protocol):
         chunks: int = 1,
         deadline: float = 60.0,
         cuda_aware: bool = False,
+        **wire: Any,
     ) -> Runner: ...
 
 

@@ -7,14 +7,22 @@ import numpy as np
 from allreduce.arrays import WIDE, too_narrow
 from allreduce.errors import ScheduleError
 from allreduce.schedule import Schedule, bounds
+from allreduce.wire import Coder, Wire
 
 
-def evaluate(schedule: Schedule, vectors: Sequence[np.ndarray], *, mean: bool = False) -> None:
+def evaluate(
+    schedule: Schedule,
+    vectors: Sequence[np.ndarray],
+    *,
+    mean: bool = False,
+    wire: Wire | None = None,
+    errors: Sequence[np.ndarray] | None = None,
+) -> None:
     """All-reduce `vectors` (one 1-D array a rank, equal length and dtype) in place.
 
     The same additions in the same order as a Plan on as many ranks, hence the same bits.
     ScheduleError if the vectors do not fit the schedule. As there, a mean of float16 is of sums in
-    float32.
+    float32; `wire`, `errors`: the format of messages, and what rounding leaves out on each rank.
     """
     shapes = {(vector.shape, vector.dtype) for vector in vectors}
     if len(vectors) != schedule.size or len(shapes) > 1 or vectors[0].ndim != 1:
@@ -23,12 +31,18 @@ def evaluate(schedule: Schedule, vectors: Sequence[np.ndarray], *, mean: bool = 
         )
     if mean and too_narrow(vectors[0].dtype):
         wide = [vector.astype(WIDE) for vector in vectors]
-        evaluate(schedule, wide, mean=True)
+        evaluate(schedule, wide, mean=True, wire=wire, errors=errors)
         for vector, result in zip(vectors, wide, strict=True):
             vector[...] = result
         return
     edges = bounds(vectors[0].size, schedule.segments).tolist()
+    coder = Coder(wire, edges, vectors[0].dtype) if wire and schedule.rounds else None
+    if coder is not None and errors is not None:
+        for vector, error in zip(vectors, errors, strict=True):
+            coder.feed(vector, error)
     for transfers in schedule.rounds:
+        if coder is not None:
+            _round_what_is_sent(coder, transfers, vectors, edges)
         written = set(transfers["destination"].tolist())
         moves = []
         for source, destination, low, high, reduce in transfers.tolist():
@@ -47,6 +61,18 @@ def evaluate(schedule: Schedule, vectors: Sequence[np.ndarray], *, mean: bool = 
                 np.add(target, payload, out=target)
             else:
                 target[...] = payload
+    if coder is not None:
+        for vector in vectors:
+            coder.round(vector)
     if mean:
         for vector in vectors:
             np.divide(vector, vector.dtype.type(schedule.size), out=vector)
+
+
+def _round_what_is_sent(
+    coder: Coder, transfers: np.ndarray, vectors: Sequence[np.ndarray], edges: list[int]
+) -> None:
+    spans = {(source, edges[low], edges[high]) for source, _, low, high, _ in transfers.tolist()}
+    for source, begin, end in spans:
+        octets = np.empty(coder.octets(begin, end), np.uint8)
+        coder.send(vectors[source], begin, end, octets)

@@ -11,6 +11,7 @@ from allreduce.arrays import HOST, WIDE, Device, Host, too_narrow
 from allreduce.errors import AllreduceError
 from allreduce.phases import Check, Exchange, Peer, Phase, Staged, Work
 from allreduce.schedule import Message, Schedule, Step, bounds
+from allreduce.wire import Coder, Wire
 
 TAGS_PER_PLAN = 256  # MPI promises 32,767 tags: 127 plans at once
 
@@ -24,16 +25,19 @@ def lower(
     chunks: int,
     mean: bool,
     cuda_aware: bool,
+    wire: Wire | None = None,
+    error: Any = None,
 ) -> list[Phase]:
     """The phases by which this rank reduces `target` (1-D, in place) on `comm`.
 
     What is `arrays.too_narrow` for a mean is summed, and sent, in float32 and rounded at the end.
+    `wire`: the format of the messages; `error`: what its rounding leaves out, for the next time.
     """
     if mean and too_narrow(target.dtype):
         wide = memory.empty(target.size, WIDE)
         return [
             Work(memory, [partial(memory.copy, wide, target)]),
-            *lower(comm, schedule, wide, memory, tag, chunks, mean, cuda_aware),
+            *lower(comm, schedule, wide, memory, tag, chunks, mean, cuda_aware, wire, error),
             Work(memory, [partial(memory.copy, target, wide)]),
         ]
     edges = bounds(target.size, schedule.segments).tolist()
@@ -43,14 +47,23 @@ def lower(
         raise AllreduceError(
             f"{chunks} chunks of {tags} messages a round: at most {TAGS_PER_PLAN} in all"
         )
+    coder = None if wire is None or not steps else Coder(wire, edges, target.dtype)
+    if coder is not None and memory is not HOST:
+        raise AllreduceError("messages in another format: of the host's arrays only")
     staged = isinstance(memory, Device) and not cuda_aware
-    make = _StagedMessages if staged else _DirectMessages
+    make: Callable[..., _DirectMessages] = _StagedMessages if staged else _DirectMessages
+    if coder is not None:
+        make = partial(_CodedMessages, coder)
     messages = make(comm, target, memory, edges, steps, tag, chunks)
     phases: list[Phase] = []
     if isinstance(memory, Device) and not (staged and steps):
         phases.append(Work(memory, []))  # MPI must not read before the stream has written
+    if coder is not None and error is not None:
+        phases.append(Work(memory, [partial(coder.feed, target, error)]))
     for step in steps:
         phases += messages.phases(step)
+    if coder is not None:
+        phases.append(Work(memory, [partial(coder.round, target)]))
     if mean and target.size:
         phases.append(Work(memory, [partial(memory.divide, target, schedule.size)]))
     return phases
@@ -182,6 +195,53 @@ class _StagedMessages(_DirectMessages):
 
     def _scratch(self, count: int) -> Any:
         return self.memory.pinned(count, self.target.dtype)
+
+
+class _CodedMessages(_DirectMessages):
+    """Messages in another format than the array's, through scratch on both sides."""
+
+    def __init__(self, coder, comm, target, memory, edges, steps, tag, chunks):
+        self.coder = coder
+        super().__init__(comm, target, memory, edges, steps, tag, chunks)
+        outgoing = [sum(self._octets(m) for m in step.sends) for step in steps]
+        self.outgoing = np.empty(max(outgoing, default=0), np.uint8)
+        incoming = [sum(self._octets(m) for m in step.receives) for step in steps]
+        self.scratch = np.empty(max(incoming, default=0), np.uint8)
+
+    def phases(self, step: Step) -> list[Phase]:
+        """Encode and round what is sent, exchange, then add or store what came."""
+        requests: list[Any] = []
+        peers: list[Peer] = []
+        encode, decode, used = [], [], 0
+        for receive in step.receives:
+            landing = self.scratch[used : used + self._octets(receive)]
+            used += landing.size
+            decode.append(partial(self._land, receive, landing))
+            self._request(requests, peers, step.round, receive, landing, "receive from")
+        used = 0
+        for send in step.sends:
+            leaving = self.outgoing[used : used + self._octets(send)]
+            used += leaving.size
+            ends = self.edges[send.low], self.edges[send.high]
+            encode.append(partial(self.coder.send, self.target, *ends, leaving))
+            self._request(requests, peers, step.round, send, leaving, "send to")
+        if not requests:
+            return []
+        return [Work(self.memory, encode), Exchange(requests, peers, decode)]
+
+    def _land(self, message: Message, landing: Any) -> None:
+        came = self.coder.receive(landing, self.edges[message.low], self.edges[message.high])
+        where = self._span(message)
+        if message.reduce:
+            np.add(where, came, out=where)
+        else:
+            where[...] = came
+
+    def _octets(self, message: Message) -> int:
+        return self.coder.octets(self.edges[message.low], self.edges[message.high])
+
+    def _incoming(self, step: Step) -> list[Message]:
+        return []
 
 
 def exchange_maxima(

@@ -13,6 +13,7 @@ from allreduce.errors import AllreduceError, Mismatch, ScheduleError, Stalled
 from allreduce.lowering import TAGS_PER_PLAN, exchange_maxima, lower
 from allreduce.phases import Check
 from allreduce.schedule import Schedule
+from allreduce.wire import Wire
 
 LOOKS_PER_CLOCK = 64  # a look costs 2 us, reading the clock at each would show
 SPINS = 200  # looks before a waiting rank yields its core
@@ -153,7 +154,8 @@ class Plan(Runner):
     `tag`: plans that are in flight together on one communicator need different ones. `chunks`:
     messages are cut in that many. `deadline`: seconds without any progress, while somebody
     looks, before `Stalled` is raised. `cuda_aware`: whether MPI takes device memory as it is;
-    else it is staged through pinned host memory.
+    else it is staged through pinned host memory. `wire`: the format of messages, if not the
+    array's; `error`: an array like the result for what its rounding leaves out.
 
     Raises BufferRefused, ScheduleError or AllreduceError here, with the reason; Mismatch from
     the first `test` or `wait` after the first `start`, on every rank, if ranks differ.
@@ -173,6 +175,8 @@ class Plan(Runner):
         chunks: int = 1,
         deadline: float = 60.0,
         cuda_aware: bool = False,
+        wire: Wire | None = None,
+        error: Any = None,
     ):
         if schedule.size != comm.Get_size():
             raise ScheduleError(
@@ -188,10 +192,11 @@ class Plan(Runner):
             "schedule": schedule.digest,
             "chunks": chunks,
             "mean": int(mean),
+            "wire": 0 if wire is None else wire.number,
         }
         base = tag * TAGS_PER_PLAN
         self._body = lower(
-            comm, schedule, self._target, self._memory, base, chunks, mean, cuda_aware
+            comm, schedule, self._target, self._memory, base, chunks, mean, cuda_aware, wire, error
         )
         self._first = exchange_maxima(comm, signature, base, self._compare)
         self._phases = self._first + self._body

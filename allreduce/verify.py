@@ -13,12 +13,18 @@ from allreduce.errors import ScheduleError
 from allreduce.schedule import Message, Schedule, Step
 
 
-def verify(schedule: Schedule) -> None:
-    """ScheduleError, naming rank, round and segment, unless `schedule` is an all-reduce."""
-    verify_programs(schedule.programs(), schedule.segments)
+def verify(schedule: Schedule, *, rounded: bool = False) -> None:
+    """ScheduleError, naming rank, round and segment, unless `schedule` is an all-reduce.
+
+    `rounded`: also where messages have a narrower format: a rank rounds what it sends, in place,
+    and all is rounded at the end (see `wire`).
+    """
+    verify_programs(schedule.programs(), schedule.segments, rounded=rounded)
 
 
-def verify_programs(programs: Sequence[Sequence[Step]], segments: int) -> None:
+def verify_programs(
+    programs: Sequence[Sequence[Step]], segments: int, *, rounded: bool = False
+) -> None:
     """The same for the steps of all ranks, as each rank would run them.
 
     Sends are taken as rendezvous sends: they complete only when the receive is posted, so that
@@ -28,7 +34,7 @@ def verify_programs(programs: Sequence[Sequence[Step]], segments: int) -> None:
     for rank, steps in enumerate(programs):
         for step in steps:
             _check_step(rank, step, size, segments)
-    _Play(programs, segments).run()
+    _Play(programs, segments, rounded).run()
 
 
 class _Expressions:
@@ -37,6 +43,18 @@ class _Expressions:
     def __init__(self, size: int):
         self.contributions = [1 << rank for rank in range(size)]  # bit masks
         self._sums: dict[tuple[int, int], int] = {}
+        self._rounded: set[int] = set()
+
+    def rounded(self, a: int) -> int:
+        """The number of a rounded; to round twice is to round once."""
+        key = (a, -1)
+        if a in self._rounded:
+            return a
+        if key not in self._sums:
+            self._sums[key] = len(self.contributions)
+            self._rounded.add(self._sums[key])
+            self.contributions.append(self.contributions[a])
+        return self._sums[key]
 
     def add(self, a: int, b: int) -> int | None:
         """The number of a + b, None if they share a contribution."""
@@ -54,7 +72,8 @@ class _Expressions:
 class _Play:
     """All ranks at once, each at its own step, until none can move."""
 
-    def __init__(self, programs: Sequence[Sequence[Step]], segments: int):
+    def __init__(self, programs: Sequence[Sequence[Step]], segments: int, rounded: bool):
+        self.rounded = rounded
         self.programs, self.size, self.segments = programs, len(programs), segments
         self.expressions = _Expressions(self.size)
         self.values = [[rank] * segments for rank in range(self.size)]
@@ -74,6 +93,8 @@ class _Play:
             if self.position[rank] < len(self.programs[rank]):
                 self._post(rank)
         self._check_everybody_left()
+        for rank in range(self.size) if self.rounded else ():
+            self._round(rank, 0, self.segments)
         self._check_values()
 
     def _post(self, rank: int) -> None:
@@ -81,6 +102,8 @@ class _Play:
         self.open[rank] = len(step.sends) + len(step.receives)
         if not self.open[rank]:
             self.ready.append(rank)
+        for send in step.sends if self.rounded else ():
+            self._round(rank, send.low, send.high)
         for send in step.sends:
             payload = self.values[rank][send.low : send.high]
             key = (rank, send.peer, send.tag)
@@ -94,6 +117,10 @@ class _Play:
                 self._match(key, *self.sent[key].pop(0), receive)
             else:
                 self.awaited.setdefault(key, []).append(receive)
+
+    def _round(self, rank: int, low: int, high: int) -> None:
+        values = self.values[rank]
+        values[low:high] = [self.expressions.rounded(value) for value in values[low:high]]
 
     def _match(self, key, send: Message, payload: list[int], receive: Message) -> None:
         source, destination, _ = key

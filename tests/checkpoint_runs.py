@@ -33,6 +33,7 @@ AVERAGING: dict[str, dict[str, Any]] = {
     "dasgd-0": {"algorithm": "dasgd", "tau": 3, "delay": 0, "momentum": 0.0},
     "dasgd-tau": {"algorithm": "dasgd", "tau": 2, "delay": 2, "merge": "delta", "chunks": 2},
     "slowmo": {"algorithm": "slowmo", "tau": 3, "outer_momentum": 0.7, "outer_rate": 0.9},
+    "wire": {"algorithm": "dasgd", "tau": 3, "wire": "int8", "error_feedback": True},
     "diloco": {"algorithm": "diloco", "tau": 3},
     "streaming": {"algorithm": "streaming-diloco", "tau": 4, "delay": 2, "fragments": 3},
     "post-local": {"algorithm": "post-local", "tau": 2, "switch": 5},
@@ -113,7 +114,10 @@ def serve(
     except Killed as end:
         (memory,) = end.args
         raise Killed(memory.begun, memory.kept) from None
-    return memory.begun, memory.kept | {"last": memory.last, "parameters": run.parameters.flat}
+    return memory.begun, memory.kept | {
+        "last": memory.last,
+        "parameters": run.evaluator.parameters.flat,
+    }
 
 
 def killed_and_resumed(experiment: Experiment, saving: Saving, kills: list[int]) -> dict[str, Any]:

@@ -1,58 +1,15 @@
-"""The two places that a mean has for later work: what travels, and who took part."""
+"""The places that a mean has for who took part. What travels: tests/test_wire.py."""
 
 from typing import Any
 
-import numpy as np
 import pytest
-from virtual_runs import NOISE, QUADRATIC, Run, far, virtual
+from virtual_runs import NOISE, QUADRATIC, Run, virtual
 
 from mpisgd.training.mean import CONTROL
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.worker import Worker
 
 RANKS = 5
-
-
-class Cast:
-    """Values travel as another type; counts the calls."""
-
-    def __init__(self, dtype: str):
-        self.dtype, self.calls = dtype, 0
-
-    def room(self, values: np.ndarray) -> np.ndarray:
-        return np.empty(values.size, self.dtype)
-
-    def encode(self, values: np.ndarray, room: np.ndarray) -> None:
-        self.calls += 1
-        room[...] = values
-
-    def decode(self, room: np.ndarray, values: np.ndarray) -> None:
-        values[...] = room
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"algorithm": "local", "tau": 3},
-        {"algorithm": "dasgd", "tau": 3, "delay": 2},
-        {"algorithm": "minibatch-overlap", "bucket_bytes": 1},
-    ],
-)
-def test_a_wire_of_the_same_type_changes_no_bit_and_a_narrow_one_rounds(options):
-    def run(wire: Cast | None) -> np.ndarray:
-        def touch(worker: Worker) -> None:
-            worker.wire = wire
-
-        return virtual(QUADRATIC, RANKS, dataset=NOISE, touch=touch, **options).parameters
-
-    wires = [None, Cast("float64"), Cast("float32")]
-    runs = [run(wire) for wire in wires]
-    assert np.array_equal(runs[0], runs[1])
-    assert not np.array_equal(runs[0], runs[2])
-    assert far(runs[2], runs[0]) < 1e-5
-    assert wires[1] is not None
-    assert wires[1].calls >= 23 // 3 * RANKS
 
 
 def averages(shares: list[float], places: int) -> list[Any]:

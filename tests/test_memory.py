@@ -134,7 +134,7 @@ class Site:
     def updating(self) -> Any:
         return nullcontext()
 
-    def plan(self, buffer: Any) -> Plan:
+    def plan(self, buffer: Any, raw: Any = None, error: Any = None) -> Plan:
         self.pending = Plan(self.comm, schedule("ring", self.size), buffer, mean=True)
         return self.pending
 
@@ -155,7 +155,8 @@ def test_a_mean_of_device_memory_with_its_signals_and_shares(places):
     means = []
     for rank in range(3):
         worker: Any = SimpleNamespace(
-            site=Site(world.comm(rank), 3), rank=rank, size=3, wire=None, gradient=None,
+            site=Site(world.comm(rank), 3), rank=rank, size=3, gradient=None, means=[],
+            feedback=False,
             parameters=None, equal=False, mean_gradient=False, read_signals=hear,
             signals=lambda own=rank: (own == 1, False, False),
         )  # fmt: skip

@@ -108,7 +108,7 @@ class Averaging:
             step_timer=step_timer(experiment.straggler, experiment.step_seconds, experiment.seed),
             thread_comm=session.thread_comm(comm) if experiment.progress == "thread" else None,
             keep=None if job.checkpointing is None else self._save,
-            during=experiment.evaluate == "during",
+            during=experiment.evaluate == "during", wire=experiment.wire,
         )  # fmt: skip
         rests, resumed = None, job.resumed
         if job.checkpointing is not None:
@@ -144,8 +144,8 @@ class Averaging:
         return self.site.evaluating
 
     def run(self) -> None:
-        """From equal parameters, or those of a checkpoint."""
-        if self.job.resumed is None:
+        """From equal parameters, from each rank's own, or those of a checkpoint."""
+        if self.job.resumed is None and self.worker.equal:
             self.site.broadcast(self.worker.parameters.buffer)
         self.site.begin()
         try:

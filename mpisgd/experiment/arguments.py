@@ -17,7 +17,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "parameter servers": ("servers", "colocated", "push", "reads", "prefetch"),
     "communication": (
-        "allreduce", "tuning", "price_as", "chunks", "progress", "network", "deadline_s",
+        "allreduce", "tuning", "price_as", "wire", "error_feedback", "chunks", "progress",
+        "network", "deadline_s",
     ),
     "model and data": (
         "model", "hidden", "data", "data_path", "data_samples", "augment", "batch", "epochs",

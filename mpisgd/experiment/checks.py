@@ -44,6 +44,17 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
         yield UsageError("--chunks", e.chunks, allowed)
     if not carries.host:
         yield UsageError("--allreduce", e.allreduce, "it takes arrays of devices alone")
+    if e.wire is not None and not carries.scheduled:
+        allowed = f"with a schedule of ours; --allreduce {e.allreduce} sends what it is given"
+        yield UsageError("--wire", e.wire, allowed)
+    if e.wire is not None and e.allreduce == AUTO:
+        allowed = f"with an all-reduce that is named: {AUTO} knows messages in full"
+        yield UsageError("--wire", e.wire, allowed)
+    if e.wire is not None and e.algorithm in POLICIES:
+        allowed = f"for averages; {e.algorithm} has none"
+        yield UsageError("--wire", e.wire, allowed)
+    if e.error_feedback and e.wire is None:
+        yield UsageError("--error-feedback", None, "needs --wire, which rounds")
     if e.price_as is not None and carries.scheduled:
         allowed = f"--allreduce {e.allreduce} is priced as itself"
         yield UsageError("--price-as", e.price_as, allowed)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass, replac
 from typing import TYPE_CHECKING, Any, Self
 
 from allreduce import collectives, files
+from allreduce.wire import FORMATS
 from mpisgd import algorithms
 from mpisgd.algorithms import OPTIONS
 from mpisgd.algorithms.policies import POLICIES
@@ -74,6 +75,12 @@ class Experiment:
     )
     price_as: str | None = _option(
         None, options.one_of(collectives.SCHEDULES), "what --virtual takes for the MPI library's"
+    )
+    wire: str | None = _option(
+        None, options.one_of(FORMATS), "format in which averages travel [that of --dtype]"
+    )
+    error_feedback: bool = _option(
+        False, options.switch(), "what rounding leaves out of an average goes into the next"
     )
     chunks: int = _option(1, options.whole(1, 200), "pieces a message is cut in")
     progress: str = _option(

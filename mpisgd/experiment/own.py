@@ -110,7 +110,7 @@ def settled(experiment: "Experiment", ranks: int) -> dict[str, Any]:
     for registry, found in _named(experiment):
         values |= _values(found, registry, told)
         if registry == "allreduce":
-            schedules.build(found.name, ranks)
+            schedules.build(found.name, ranks, rounded=experiment.wire is not None)
         digests[found.name] = found.digest
     if experiment.data.endswith(ARRAYS):
         digests[experiment.data] = _of_arrays(experiment.data)

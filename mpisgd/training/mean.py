@@ -1,7 +1,7 @@
 """The average of a buffer over all ranks, whole or in buckets, with the run's signals beside it."""
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,19 +18,6 @@ carries them, so that all ranks learn of a NaN, a signal or a checkpoint that is
 merge, without a message of its own. Further extra elements say who took part, see `Mean`."""
 
 Steps = Generator[None, None, None]
-
-
-class Wire(Protocol):
-    """A format in which values travel and are averaged, signals included."""
-
-    def room(self, values: np.ndarray) -> np.ndarray:
-        """What is averaged in place of `values` (n,)."""
-
-    def encode(self, values: np.ndarray, room: np.ndarray) -> None:
-        """Before it leaves."""
-
-    def decode(self, room: np.ndarray, values: np.ndarray) -> None:
-        """Once it is there."""
 
 
 class Mean:
@@ -61,9 +48,17 @@ class Mean:
         highs = [result.size, *lows]
         self._parts = [result.flat[a:b] for a, b in zip(lows[:-1], highs, strict=False)]
         self._parts.append(result.buffer[: result.extra.size + highs[-2]])
-        self._wire = wire = worker.wire
-        self._rooms = self._parts if wire is None else [wire.room(part) for part in self._parts]
-        self._pending: list[PendingAllreduce] = [worker.site.plan(room) for room in self._rooms]
+        extra = result.extra.size
+        signed = (0, extra) if result.leading else (result.size, result.size + extra)
+        last, number = len(lows) - 1, len(worker.means)
+        self._pending: list[PendingAllreduce] = [
+            worker.site.plan(
+                part,
+                signed if i == last else (0, 0),
+                worker.keep(f"error {number} {i}", 0 * part) if worker.feedback else None,
+            )
+            for i, part in enumerate(self._parts)
+        ]
         self._left = 0  # buckets that are on their way
         self._aside = memory.beside()  # what has arrived is read beside what computes
 
@@ -138,8 +133,6 @@ class Mean:
             xp.multiply(values, values.dtype.type(share), out=self.result.flat)
 
     def _send(self) -> None:
-        if self._wire is not None:
-            self._wire.encode(self._parts[self._left], self._rooms[self._left])
         self._pending[self._left].start()
         self._left += 1
 
@@ -149,9 +142,6 @@ class Mean:
         if self._arrived:
             return
         self._arrived = True
-        if self._wire is not None:
-            for room, part in zip(self._rooms, self._parts, strict=True):
-                self._wire.decode(room, part)
         get = self._aside.get
         if self.shares.size:
             self._divide_by_shares(get(self._places))

@@ -60,8 +60,11 @@ class Site(Protocol):
     def updating(self) -> AbstractContextManager[Any]:
         """Around an update of the parameters: its time counts as such."""
 
-    def plan(self, buffer: np.ndarray) -> PendingAllreduce:
-        """A mean over all ranks, in place; in the same order on every rank."""
+    def plan(
+        self, buffer: np.ndarray, raw: tuple[int, int] = (0, 0), error: Any = None
+    ) -> PendingAllreduce:
+        """A mean over all ranks, in place; in the same order on every rank. `raw`: the elements
+        that are never rounded, at one end; `error`: for what rounding leaves out of the others."""
 
     def wait(self, pending: PendingAllreduce) -> Steps:
         """Until `pending`, which was started, has arrived."""

@@ -14,7 +14,7 @@ from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
 from mpisgd.training.buckets import borders
 from mpisgd.training.gradient import GradientWorker, NotFinite, finite
-from mpisgd.training.mean import Mean, Wire
+from mpisgd.training.mean import Mean
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.report import PARAMETERS
@@ -48,15 +48,16 @@ class Worker(GradientWorker):
         augment: Augment | None = None,
         rests: Rests | None = None,
         equal: bool = True,
+        feedback: bool = False,
     ):
-        """`rests`: when the run is saved; `equal`: all ranks begin alike; `clip`, `augment`: as of
-        GradientWorker."""
+        """`rests`: when the run is saved; `equal`: all ranks begin alike; `feedback`: what rounding
+        leaves out of a mean goes into the next; `clip`, `augment`: as of GradientWorker."""
         super().__init__(site, model, dataset, sampler, parameters, clip, augment)
         self.optimiser, self.rate, self.ema = optimiser, rate, ema
         self.last, self.evaluate_every, self.rests = steps, evaluate_every, rests
         self.equal = equal  # all ranks hold the same parameters, by construction
         self.mean_gradient = False  # `gradient` holds the mean over ranks
-        self.wire: Wire | None = None  # how what is averaged travels; None: as it is
+        self.feedback = feedback  # means keep what rounding on the wire leaves out
         self.age: int | None = None  # of the last gradient, in updates, if it may be old
         self.means: list[Mean] = []  # in the order in which they were named
         self.kept: dict[str, np.ndarray] = {}  # what the algorithm carries on, see `keep`

@@ -10,14 +10,20 @@ from mpisgd.values import plugins
 from mpisgd.values.errors import UsageError
 
 AUTO = "auto"  # the name that stands for the fastest, see mpisgd.tuning
-_right: set[tuple[str, str, int]] = set()  # name, digest and ranks of what has been verified
+_right: set[tuple[str, str, int, bool]] = set()  # name, digest, ranks, whether rounded: verified
 
 
 def build(
-    name: str, size: int, nodes: Sequence[int] | None = None, *, verified: bool = True
+    name: str,
+    size: int,
+    nodes: Sequence[int] | None = None,
+    *,
+    verified: bool = True,
+    rounded: bool = False,
 ) -> Schedule:
     """The schedule of the all-reduce `name`, as allreduce.algorithms.build; or what a plug-in
-    makes of `size`, which must be right, unless it need not be `verified`.
+    makes of `size`, which must be right, unless it need not be `verified`; `rounded`: where
+    its messages are too.
 
     Raises ScheduleError for a name that nothing has, UsageError for a plug-in that is wrong.
     """
@@ -30,9 +36,9 @@ def build(
     schedule = plugin(size)
     if not isinstance(schedule, Schedule) or schedule.size != size:
         raise UsageError(plugin.option, name, f"gives no Schedule of {size} ranks")
-    if verified and (key := (name, plugin.digest, size)) not in _right:
+    if verified and (key := (name, plugin.digest, size, rounded)) not in _right:
         try:
-            verify(schedule)
+            verify(schedule, rounded=rounded)
         except ScheduleError as wrong:
             raise UsageError(plugin.option, name, f"is no all-reduce: {wrong}") from None
         _right.add(key)

@@ -21,6 +21,7 @@ from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
 from allreduce.simulate.events import Cluster
 from allreduce.simulate.records import Collective
+from allreduce.wire import Wire, carried
 from mpisgd.models.statistics import moments, pooled, remembered
 from mpisgd.training.evaluation import TRAINING, shard_sums
 from mpisgd.training.parameters import Parameters
@@ -45,16 +46,17 @@ class Clock:
         chunks: int = 1,
         seed: int = 0,
         keep: Callable[[list[Worker]], object] | None = None,
+        wire: str | None = None,
     ):
         """`step_time(rank, step)`: seconds of a gradient; `seed`: of the network's noise; `keep`
-        saves the run, at a rest."""
+        saves the run, at a rest; `wire`: the format of the averages' messages, or None."""
         self.size, self.network, self.schedule = schedule.size, network, schedule
         self.step_time, self.chunks, self.recorders = step_time, chunks, recorders
         self.seed, self.collectives = seed, 0  # made so far: the noise of each has its number
         self.cluster = Cluster(network, self.size, seed)
         self.times = [0.0] * self.size
         self.asked_to_stop = False
-        self.keep = keep
+        self.keep, self.wire = keep, wire
         self.evaluated: Parameters | None = None  # the mean that was evaluated last
         self.statistics: dict[str, np.ndarray] = {}  # and what its layers remembered
         self._resting: list[Worker] = []
@@ -208,8 +210,11 @@ class ClockSite:
     def updating(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def plan(self, buffer: np.ndarray) -> "_VirtualAllreduce":
-        return self._planned(buffer, mean=True)
+    def plan(
+        self, buffer: np.ndarray, raw: tuple[int, int] = (0, 0), error: Any = None
+    ) -> "_VirtualAllreduce":
+        wire = None if self.clock.wire is None else Wire(self.clock.wire, *raw)
+        return self._planned(buffer, True, wire, error)
 
     def wait(self, pending: "_VirtualAllreduce") -> Steps:
         began = self.now()
@@ -242,34 +247,40 @@ class ClockSite:
         self.clock.evaluate(worker)
         yield from ()
 
-    def _planned(self, buffer: np.ndarray, mean: bool) -> "_VirtualAllreduce":
+    def _planned(
+        self, buffer: np.ndarray, mean: bool, wire: Wire | None = None, error: Any = None
+    ) -> "_VirtualAllreduce":
         groups, index = self.clock.groups, self._plans
         self._plans += 1
         if index == len(groups):
-            groups.append(_Group(self.clock, mean))
-        return _VirtualAllreduce(groups[index], self.rank, buffer)
+            groups.append(_Group(self.clock, mean, wire))
+        return _VirtualAllreduce(groups[index], self.rank, buffer, error)
 
 
 class _Group:
     """The same plan of all ranks: evaluated as soon as the last one has started it."""
 
-    def __init__(self, clock: Clock, mean: bool):
-        self.clock, self.mean = clock, mean
+    def __init__(self, clock: Clock, mean: bool, wire: Wire | None):
+        self.clock, self.mean, self.wire = clock, mean, wire
         self.results: dict[int, np.ndarray] = {}
+        self.errors: dict[int, np.ndarray] = {}
         self.collective: Collective | None = None
 
-    def start(self, rank: int, result: np.ndarray) -> Collective:
+    def start(self, rank: int, result: np.ndarray, error: np.ndarray | None) -> Collective:
         """The rank's part begins, with its input in `result`."""
         clock = self.clock
         if self.collective is None:
-            self.collective = clock.collective(result.nbytes, result.itemsize)
+            self.collective = clock.collective(*carried(self.wire, result.size, result.itemsize))
         collective = self.collective
         clock.cluster.start(rank, collective)
         assert rank not in self.results, f"rank {rank} starts what is in flight"
         self.results[rank] = result
+        if error is not None:
+            self.errors[rank] = error
         if len(self.results) == clock.size:
             vectors = [self.results[rank] for rank in range(clock.size)]
-            evaluate(clock.schedule, vectors, mean=self.mean)
+            errors = [self.errors[rank] for rank in sorted(self.errors)] or None
+            evaluate(clock.schedule, vectors, mean=self.mean, wire=self.wire, errors=errors)
             self.results, self.collective = {}, None
         return collective
 
@@ -277,14 +288,14 @@ class _Group:
 class _VirtualAllreduce:
     """One rank's end of a plan."""
 
-    def __init__(self, group: _Group, rank: int, buffer: np.ndarray):
-        self.group, self.rank, self.buffer = group, rank, buffer
+    def __init__(self, group: _Group, rank: int, buffer: np.ndarray, error: Any):
+        self.group, self.rank, self.buffer, self.error = group, rank, buffer, error
         self.collective: Collective | None = None  # None: it has arrived before a rest
         self.began_s = self.ended_s = 0.0
 
     def start(self) -> None:
         self.began_s = self.group.clock.times[self.rank]
-        self.collective = self.group.start(self.rank, self.buffer)
+        self.collective = self.group.start(self.rank, self.buffer, self.error)
 
     def state(self) -> dict[str, float]:
         return {"began_s": self.began_s, "ended_s": self.ended_s}
