@@ -37,6 +37,7 @@ COMMANDS = {
     "lab": ("mpisgd.mpi.lab", "run a command on hosts with a network of a chosen rate"),
     "replay": ("mpisgd.commands.replay", "repeat a run with parameter servers to the same bits"),
     "report": ("mpisgd.commands.report", "compare result files"),
+    "sweep": ("mpisgd.commands.sweep", "which optimum of a sweep lies on an edge"),
     "export": ("mpisgd.commands.export", "the model that a run has learned, for other programs"),
     "compare": ("mpisgd.commands.compare", "what got worse between two sets of result files"),
     "completion": ("mpisgd.commands.completion", "print what makes a shell complete all this"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.experiment.experiment import Experiment, flag
-from mpisgd.mpi import mpiexec
+from mpisgd.mpi import cores, mpiexec
 from mpisgd.submit import datasets, estimate, local, queue, script
 from mpisgd.submit import folder as folders
 from mpisgd.submit import grid as grids
@@ -17,6 +17,7 @@ from mpisgd.submit.folder import Found, State
 from mpisgd.submit.runs import GridRun
 from mpisgd.values import files, progress, tables
 from mpisgd.values.errors import UsageError
+from mpisgd.values.options import whole
 
 # Options that vary within the grid are columns too, behind these of them.
 OPTIONS = ("algorithm", "allreduce", "ranks", "batch", "seed")
@@ -29,15 +30,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("grid", metavar="GRID.toml", help="the runs; see docs/submit.md")
     parser.add_argument("--folder", metavar="DIR", help="for results [results/NAME OF THE GRID]")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--local", action="store_true", help="run here, one after another")
+    how.add_argument("--local", action="store_true", help="run here, one after another or --jobs")
     how.add_argument("--scripts", action="store_true", help="write the scripts, submit nothing")
     how.add_argument("--dry-run", action="store_true", help="print the runs, write nothing")
+    parser.add_argument("--jobs", metavar="N", default="1",
+                        help="of --local: runs at once, as far as there are cores [1]")  # fmt: skip
     parser.add_argument("--mpiexec", metavar="PATH", help="for --local [the one beside Python]")
     parser.add_argument("--format", choices=tables.FORMATS, default="table", help="[table]")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what is left of the grid. Exit code 1 if a run failed here, 130 after Ctrl-C."""
+    arguments.jobs = whole(1, 4096).read("--jobs", arguments.jobs)
+    if arguments.jobs > 1 and not arguments.local:
+        raise UsageError("--jobs", arguments.jobs, "only with --local; Slurm has its own limits")
     grid = grids.read(arguments.grid)
     folder = Path(arguments.folder or Path("results") / Path(arguments.grid).stem)
     folders.check(folder)
@@ -101,8 +107,10 @@ def _execute(
     left = _left(found)
     failed = 0
     shown = list(found)
-    for i in progress.over(left, "submit", "run"):
-        reason = local.execute(grid.runs[i], folder, launcher)
+    runs = [grid.runs[i] for i in left]
+    ended = local.each(runs, folder, launcher, *_at_once(arguments.jobs, runs))
+    for place, reason in progress.over(ended, "submit", "run", len(left)):
+        i = left[place]
         if reason is None:
             shown[i] = Found(State.FINISHED)
         else:
@@ -111,6 +119,19 @@ def _execute(
             print(f"mpisgd submit: {grid.runs[i].name}: {reason}", file=sys.stderr)
     _print(grid, shown, folder, arguments)
     return 1 if failed else 0
+
+
+def _at_once(jobs: int, runs: Sequence[GridRun]) -> tuple[int, int]:
+    """Runs at once, and the cores that they share; what a user should know of it is told."""
+    there = max(1, int(cores.available()))
+    fit = max(1, there // min((run.tasks for run in runs), default=1))
+    if jobs > 1 and runs:
+        more = f", not {jobs}: there are cores for no more" if jobs > fit else ""
+        print(f"mpisgd submit: {min(jobs, fit)} at once{more}", file=sys.stderr)
+        if fit > 1 and not all(run.virtual for run in runs):
+            told = "note: seconds measured side by side disturb each other; --jobs 1 for those"
+            print(f"mpisgd submit: {told}", file=sys.stderr)
+    return min(jobs, fit), there
 
 
 def _print(

@@ -16,8 +16,9 @@ device = "titanx"
 network = "eth20-pcie3"
 """
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -81,8 +82,11 @@ def read(path: str) -> Grid:
         _choices(f"{path}: exclude[{i}]", each)
         for i, each in enumerate(_tables(path, "exclude", table), 1)
     ]
-    kept = _without(path, list(_expand(common, blocks)), excluded)
-    runs = tuple(dict.fromkeys(_run(path, place, scaling, values) for place, values in kept))
+    expanded = list(_expand(common, blocks))
+    kept = _without(path, expanded, excluded)
+    varied = [name for name in {n: 0 for _, values in expanded for n in values}
+              if len({str(values.get(name)) for _, values in expanded}) > 1]  # fmt: skip
+    runs = tuple(dict.fromkeys(_run(place, scaling, values, varied) for place, values in kept))
     slurm = None
     if "slurm" in table:
         slurm = settings.read(f"{path}: slurm.", _table(path, "slurm", table["slurm"]))
@@ -232,8 +236,26 @@ def _without(
     return kept
 
 
-def _run(path: str, place: str, scaling: str, values: Values) -> GridRun:
-    """One run, its batch by the rule of `scaling`. UsageError for what does not go together."""
+def _run(place: str, scaling: str, values: Values, varied: Sequence[str]) -> GridRun:
+    """One run, its batch by the rule of `scaling`. UsageError for what does not go together, with
+    the [[exclude]] that leaves it out, of the `varied` options."""
+    try:
+        return _checked_run(place, scaling, values)
+    except UsageError as mistake:
+        own = [name for name in varied if name in values]
+        meant = [name for name in own if f"--{_flag(name)}" in str(mistake)] or own
+        told = [f"{_flag(name)} = {json.dumps(values[name])}" for name in meant]
+        named = f"; or leave it out: [[exclude]] with {', '.join(told)}" if told else ""
+        raise UsageError(f"{mistake}{named}") from None
+
+
+def _flag(name: str) -> str:
+    """What an option is called in a grid."""
+    named = {option.name: flag(option) for option in fields(Experiment) if option.metadata}
+    return named.get(name, name.replace("_", "-"))
+
+
+def _checked_run(place: str, scaling: str, values: Values) -> GridRun:
     given = {name: value for name, value in values.items() if not name.startswith(f"{SET}.")}
     own = {name.partition(".")[2]: values[name] for name in values if name not in given}
     given |= {SET: own} if own else {}
@@ -250,7 +272,7 @@ def _run(path: str, place: str, scaling: str, values: Values) -> GridRun:
         if whole_batch is None:
             raise UsageError(f"{place}.global-batch", None, "strong scaling needs it")
         if whole_batch % ranks:
-            allowed = f"must be a multiple of ranks, {ranks}; or exclude that"
+            allowed = f"must be a multiple of ranks, {ranks}"
             raise UsageError(f"{place}.global-batch", whole_batch, allowed)
         given["batch"] = whole_batch // ranks
     try:

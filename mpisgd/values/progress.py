@@ -4,7 +4,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Protocol, TypeVar
 
@@ -83,9 +83,10 @@ def shown(title: str, steps: int, each: int = 1, done: int = 0, unit: str = "") 
     )  # fmt: skip
 
 
-def over(items: Sequence[Item], title: str, unit: str) -> Iterator[Item]:
-    """The items, and how many of them are done."""
-    with closing(shown(title, len(items), unit=unit)) as bar:
+def over(items: Iterable[Item], title: str, unit: str, count: int | None = None) -> Iterator[Item]:
+    """The items, and how many of them are done; `count`: of those without a length."""
+    listed = len(items) if isinstance(items, Sequence) else count or 0
+    with closing(shown(title, listed, unit=unit)) as bar:
         for item in items:
             yield item
             bar.update()

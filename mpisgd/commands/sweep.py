@@ -1,0 +1,54 @@
+"""`mpisgd sweep`: where the best setting of a sweep lies, and the grid that would settle it."""
+
+import argparse
+import sys
+
+from mpisgd.store.lock import save
+from mpisgd.store.target import check_target
+from mpisgd.values import tables
+from mpisgd.values.errors import UsageError
+
+METRICS = ("accuracy", "loss", "ema_accuracy", "ema_loss", "train_loss")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `mpisgd sweep`."""
+    parser.add_argument("files", nargs="+", metavar="RESULT",
+                        help="result files, or folders of them")  # fmt: skip
+    parser.add_argument("--by", choices=METRICS, default="accuracy",
+                        help="what is best, at the end of a run [accuracy]")  # fmt: skip
+    parser.add_argument("--grid", metavar="FILE.toml", help="write what lies beyond the edges")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing --grid")
+    parser.add_argument("--format", choices=tables.FORMATS, default="table", help="[table]")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a row an option; exit code 0."""
+    from mpisgd.report.collect import collect, find
+    from mpisgd.report.sweep import COLUMNS, EDGE, further, rows, sweeps
+
+    if arguments.grid is not None:
+        check_target(arguments.grid, arguments.overwrite, option="--grid")
+    named, problems = collect(find(arguments.files))
+    for problem in problems:
+        print(f"mpisgd sweep: {problem}", file=sys.stderr)
+    found = sweeps(named, arguments.by)
+    if not found:
+        allowed = f"{len(named)} runs vary no number of an algorithm, or have no {arguments.by}"
+        raise UsageError("RESULT", None, allowed)
+    table = [row for sweep in found for row in rows(sweep, arguments.by)]
+    used = [c for c in COLUMNS if any(row.get(c.key) is not None for row in table)]
+    shown = used if arguments.format == "table" else COLUMNS
+    print(tables.render(shown, table, arguments.format))
+    edges = sum(row["verdict"].startswith(EDGE) for row in table)
+    out = sys.stdout if arguments.format == "table" else sys.stderr
+    print(f"mpisgd sweep: {edges} of {len(table)} lie on an edge of what was tried", file=out)
+    if arguments.grid is not None:
+        text = further(found, arguments.by)
+        if text:
+            save(arguments.grid, text.encode(), "--grid")
+            told = f"wrote {arguments.grid}; mpisgd submit {arguments.grid} --dry-run"
+        else:
+            told = "no grid: nothing that may be tried lies beyond"
+        print(f"mpisgd sweep: {told}", file=sys.stderr)
+    return 0
