@@ -18,10 +18,10 @@ from mpisgd.report.figures import draw, encoded
 from mpisgd.report.html import page
 from mpisgd.report.sections import filled, report
 from mpisgd.report.targets import Target
-from mpisgd.report.trace import timeline
+from mpisgd.report.trace import SPAN_B, Timeline, steps_of
 from mpisgd.store.reader import read
 from mpisgd.store.writer import Writer
-from mpisgd.values.errors import MissingExtra
+from mpisgd.values.errors import MissingExtra, UsageError
 
 EVIL = "<script>alert('x')</script> \"&$\\frac{"
 
@@ -170,6 +170,10 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
         page(report([run_of(tmp_path / "b.h5")]))
 
 
+def timeline(runs, *more):
+    return "".join(Timeline(runs, *more))
+
+
 def test_the_timeline_has_every_lane_where_its_seconds_are(tmp_path):
     trace = json.loads(timeline([run_of(tmp_path / "a.h5"), run_of(tmp_path / "v.h5")]))
     events = trace["traceEvents"]
@@ -196,6 +200,61 @@ def test_a_lane_that_was_recorded_is_not_drawn_from_totals_as_well(tmp_path):
     trace = json.loads(timeline([Named("a", read(tmp_path / "a.h5"))]))
     spans = [(e["name"], e["args"].get("placed")) for e in trace["traceEvents"] if e["ph"] == "X"]
     assert sorted(spans, key=str) == [("gradient", None), ("wait", "total of the step")]
+
+
+def steps_drawn(text):
+    return sorted({e["args"]["step"] for e in json.loads(text)["traceEvents"] if e["ph"] == "X"})
+
+
+def test_a_trace_has_the_steps_asked_for_and_no_more_than_viewers_take(tmp_path):
+    with Writer(tmp_path / "a.h5", kind="train", config={}, environment={}, ranks=2) as store:
+        for rank in range(2):
+            times = np.arange(100.0)
+            store.steps(rank, 1, {"start_s": times, "compute_s": times + 1, "wait_s": times + 1})
+        store.complete({})
+    runs = [Named("a", read(tmp_path / "a.h5"))]
+    whole = Timeline(runs)
+    assert whole.left_out == ""
+    assert steps_drawn("".join(whole)) == list(range(1, 101))
+    assert steps_drawn(timeline(runs, steps_of("20:30"))) == list(range(20, 31))
+    assert steps_drawn(timeline(runs, steps_of("98:"))) == [98, 99, 100]
+    cut = Timeline(runs, None, 41 * SPAN_B)  # four spans a step
+    text = "".join(cut)
+    assert steps_drawn(text) == list(range(1, 11))
+    told = "ends with step 10: 360 of 400 spans, up to step 100, are left out; --steps A:B"
+    assert told in cut.left_out
+    later = Timeline(runs, (50, 90), 41 * SPAN_B)
+    assert steps_drawn("".join(later)) == list(range(50, 60))
+    assert max(map(len, text.splitlines())) < SPAN_B + 20
+    one = Timeline(runs, None, 1)
+    assert steps_drawn("".join(one)) == [1]  # a step is never cut
+
+
+@pytest.mark.parametrize("text", ["", "5", "3:2", "0:4", "a:b", "-1:3", ":0", "1:2:3"])
+def test_steps_that_are_none(text):
+    with pytest.raises(UsageError, match="FIRST:LAST"):
+        steps_of(text)
+
+
+def test_options_of_a_trace_need_one(tmp_path, capsys):
+    path = str(tmp_path / "a.h5")
+    run_of(path)
+    target = str(tmp_path / "t.json")
+    for words in (["--steps", "1:2"], ["--trace-limit", "1M"], ["--trace", target, "--steps", "x"],
+                  ["--trace", target, "--trace-limit", "x"]):  # fmt: skip
+        assert main(["report", path, *words]) == 2
+    assert not (tmp_path / "t.json").exists()
+    assert main(["report", path, "--trace", target, "--steps", "1:1", "--trace-limit", "1K"]) == 0
+    assert steps_drawn((tmp_path / "t.json").read_text()) == [1]
+    capsys.readouterr()
+
+
+def test_glyphs_that_the_font_lacks_are_quiet(tmp_path, recwarn):
+    name = str(tmp_path / "\u8a13\u7df4.h5")
+    figures = draw(report([Named(name, run_of(tmp_path / "a.h5").run)]))
+    for form in ("svg", "png"):
+        assert all(encoded(figure, form) for figure in figures.values())
+    assert [str(w.message) for w in recwarn if "Glyph" in str(w.message)] == []
 
 
 def test_files_are_written_once_and_replaced_only_when_asked(tmp_path, capsys):

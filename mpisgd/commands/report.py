@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpisgd.store.lock import save
+from mpisgd.store.lock import save, stream
 from mpisgd.store.target import check_not_read, check_target
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--figures", metavar="DIR", help="write the figures to this folder")
     parser.add_argument("--picture", choices=PICTURES, default="svg", help="their form [svg]")
     parser.add_argument("--trace", metavar="FILE", help="write a timeline for Perfetto (JSON)")
+    parser.add_argument("--steps", metavar="A:B", help="of --trace: these steps [all]")
+    parser.add_argument("--trace-limit", metavar="SIZE", help="cut --trace off at that size [64M]")
     parser.add_argument("--overwrite", action="store_true", help="replace what is written")
 
 
@@ -88,6 +90,7 @@ def _report(arguments: argparse.Namespace) -> int:
     curves = [] if arguments.reference is None else reference.load(arguments.reference)
     columns = None if arguments.columns is None else asked_for(arguments.columns)
     _check_outputs(arguments)
+    _of_trace(arguments)
     files = find(arguments.files)
     _check_not_read(arguments, files)
     runs, problems = collect(files)
@@ -149,14 +152,31 @@ def _write(made: "Report", arguments: argparse.Namespace) -> None:
 
         _save(Path(arguments.html), page(made).encode(), "--html")
     if arguments.trace:
-        from mpisgd.report.trace import timeline
+        from mpisgd.report.trace import Timeline
 
-        _save(Path(arguments.trace), timeline(made.runs).encode(), "--trace")
+        trace = Timeline(made.runs, *_of_trace(arguments))
+        stream(arguments.trace, map(str.encode, trace), "--trace")
+        print(f"mpisgd report: wrote {arguments.trace}", file=sys.stderr)
+        if trace.left_out:
+            print(f"mpisgd report: note: {trace.left_out}", file=sys.stderr)
 
 
 def _save(path: Path, content: bytes, option: str) -> None:
     save(path, content, option)
     print(f"mpisgd report: wrote {path}", file=sys.stderr)
+
+
+def _of_trace(arguments: argparse.Namespace) -> tuple[tuple[int, int] | None, int]:
+    """Its steps, and its size in bytes."""
+    from mpisgd.report.trace import LARGEST, steps_of
+    from mpisgd.values.options import size
+
+    for option, value in (("--steps", arguments.steps), ("--trace-limit", arguments.trace_limit)):
+        if value is not None and arguments.trace is None:
+            raise UsageError(option, value, "is of --trace FILE")
+    steps = None if arguments.steps is None else steps_of(arguments.steps)
+    limit = arguments.trace_limit
+    return steps, LARGEST if limit is None else size().read("--trace-limit", limit)
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:

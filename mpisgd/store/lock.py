@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,15 @@ def held(path: Path, option: str) -> Iterator[None]:
 
 def save(path: str | os.PathLike, content: bytes, option: str) -> None:
     """Write a file that `option` named, alone, whole or not at all. UsageError if that fails."""
+    stream(path, [content], option)
+
+
+def stream(path: str | os.PathLike, pieces: Iterable[bytes], option: str) -> None:
+    """As `save`, of a content that is never in memory as a whole."""
     with held(Path(path), option):
         try:
-            files.write(path, content)
+            with files.replacing(path) as beside, open(beside, "wb") as file:
+                file.writelines(pieces)
         except OSError as error:
             raise UsageError(option, str(path), f"cannot be written: {error.strerror}") from None
 

@@ -2,6 +2,7 @@
 an algorithm has the same colour and marker in every figure."""
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -54,8 +55,10 @@ def own_style(what: str = "drawing figures") -> Iterator[None]:
     finally:
         if backend is not None:
             os.environ["MPLBACKEND"] = backend
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
+        # A name in a script that the font lacks is drawn as boxes; nobody can mend it here.
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")
         yield
 
 
