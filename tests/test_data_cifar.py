@@ -74,7 +74,9 @@ def modern_pickle(key):
 
 
 @pytest.mark.parametrize(
-    "dump", [python2_pickle, modern_pickle(str), modern_pickle(str.encode)], ids=str
+    "dump",
+    [python2_pickle, modern_pickle(str), modern_pickle(str.encode)],
+    ids=["python2", "text", "bytes"],
 )
 def test_cifar_pickles_of_every_age(tmp_path, dump):
     for name, seed in (("data_batch_1", 0), ("data_batch_2", 1), ("test_batch", 2)):
