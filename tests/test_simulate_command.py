@@ -63,6 +63,7 @@ CHANGES = {
     "--noise": ("0.2", SERVERS),
     "--progress": ("perfect", COMPUTING),
     "--chunks": ("3", SERVERS),
+    "--wire": ("bfloat16", ()),
     "--skew": ("1ms", SERVERS),
     "--look-every": ("1ms", SERVERS),
     "--repetitions": ("5", (*SERVERS, "--noise", "0.2")),
@@ -130,6 +131,21 @@ def test_rows_are_algorithms_times_ranks_times_sizes(capsys):
 def test_counts_of_a_ring(capsys):
     (row,) = rows(capsys, "--algorithm", "ring", "--ranks", "4", "--bytes", "400", "--chunks", "2")
     assert (row["rounds"], row["messages"], row["busiest_B"]) == (6, 48, 600)
+
+
+def test_with_a_wire_messages_carry_what_they_would_of_fewer_bytes(capsys, tmp_path):
+    common = ("--algorithm", "ring,butterfly", "--ranks", "6")
+    for name, nbytes in (("float32", "4000"), ("bfloat16", "2000"), ("int8", "1008")):
+        coded = rows(capsys, *common, "--bytes", "4000", "--wire", name)
+        plain = rows(capsys, *common, "--bytes", nbytes)
+        for one, other in zip(coded, plain, strict=True):
+            assert (one["bytes"], one["wire"], other["wire"]) == (4000, name, None)
+            assert one["busiest_B"] == pytest.approx(other["busiest_B"], abs=40)  # whole elements
+            assert one["median_s"] == pytest.approx(other["median_s"], rel=0.01)
+    path = tmp_path / "coded.goal"
+    words = ("--algorithm", "ring", "--ranks", "4", "--bytes", "400", "--wire", "bfloat16")
+    output(capsys, *words, "--goal", str(path))
+    assert "send 50b to 1 tag 0" in path.read_text()
 
 
 def test_spread_is_over_repetitions(capsys):

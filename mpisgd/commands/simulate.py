@@ -16,11 +16,14 @@ from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
 from allreduce.simulate.goal import goal
 from allreduce.simulate.program import messages
+from allreduce.wire import FORMATS as WIRES
+from allreduce.wire import Wire, carried
 from mpisgd.predict import calibration
 from mpisgd.store.lock import save
 from mpisgd.store.target import check_not_read
 from mpisgd.values import progress, quantities
 from mpisgd.values.errors import UsageError
+from mpisgd.values.options import one_of
 from mpisgd.values.plugins import SYNTAX
 from mpisgd.values.schedules import build
 from mpisgd.values.tables import FORMATS, render
@@ -33,6 +36,7 @@ COLUMNS = (
     "algorithm",
     "ranks",
     "bytes",
+    "wire",
     "network",
     "rounds",
     "messages",
@@ -118,6 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option, override in OVERRIDES.items():
         group.add_argument(option, metavar="VALUE", help=override.help)
     add("--chunks", default="1", metavar="N", help="messages a transfer is cut in (1)")
+    add("--wire", metavar="FORMAT", help=f"of messages, of float32: one of {', '.join(WIRES)}")
     add("--skew", default="0", metavar="TIME", help="ranks start within this, as 20us (0)")
     add("--look-every", metavar="TIME", help="ranks compute, and look once in 50us, say")
     add("--repetitions", default="1", metavar="N", help="runs with seeds from --seed on (1)")
@@ -140,7 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
         told = progress.over(cases, "simulate", "case")
         rows = [_row(conditions, chosen, schedule, nbytes) for schedule, nbytes in told]
         if arguments.goal:
-            _write_goal(arguments.goal, conditions.chunks, chosen, *cases[0])
+            _write_goal(arguments.goal, conditions, chosen, *cases[0])
     except AllreduceError as mistake:
         raise UsageError(str(mistake)) from None
     print(render(COLUMNS, rows, arguments.format))
@@ -195,17 +200,24 @@ class Conditions(NamedTuple):
     seeds: range
     skew: float
     look_every: float | None
+    wire: str | None
+
+    def carried(self, nbytes: int) -> tuple[int, int]:
+        """Bytes, and bytes an element, as which `nbytes` travel: with a wire, of float32."""
+        return (nbytes, 1) if self.wire is None else carried(Wire(self.wire), nbytes // 4, 4)
 
     def ends(self, schedule: Schedule, nbytes: int, chosen: Network) -> np.ndarray:
         """When the last and the first rank are done (s): shape (2, repetitions)."""
         ends = []
+        octets, width = self.carried(nbytes)
         for seed in self.seeds:
             start = self.skew * np.random.default_rng([seed, 1]).random(schedule.size)
             seconds = simulate(
                 schedule,
-                nbytes,
+                octets,
                 chosen,
                 start=start,
+                itemsize=width,
                 chunks=self.chunks,
                 seed=seed,
                 look_every=self.look_every,
@@ -217,12 +229,13 @@ class Conditions(NamedTuple):
 def _conditions(arguments: argparse.Namespace) -> Conditions:
     seed = quantities.whole("--seed", arguments.seed, low=0)
     repetitions = quantities.whole("--repetitions", arguments.repetitions, high=1e6)
-    every = arguments.look_every
+    every, wire = arguments.look_every, arguments.wire
     return Conditions(
         quantities.whole("--chunks", arguments.chunks, high=256),
         range(seed, seed + repetitions),
         quantities.duration("--skew", arguments.skew),
         None if every is None else quantities.duration("--look-every", every, open_low=True),
+        None if wire is None else one_of(WIRES).read("--wire", wire),
     )
 
 
@@ -231,13 +244,15 @@ def _row(
 ) -> dict[str, Any]:
     last, first = conditions.ends(schedule, nbytes, chosen)
     median, low, high = np.percentile(last, (50, 10, 90)).tolist()
-    sent = messages(schedule, nbytes, chunks=conditions.chunks)
+    octets, width = conditions.carried(nbytes)
+    sent = messages(schedule, octets, width, chunks=conditions.chunks)
     rate = nbytes / median / 1e9 if median else math.nan
     ranks = schedule.size
     return {
         "algorithm": schedule.name,
         "ranks": ranks,
         "bytes": nbytes,
+        "wire": conditions.wire,
         "network": chosen.name,
         "rounds": len(schedule.rounds),
         "messages": len(sent.source),
@@ -251,6 +266,11 @@ def _row(
     }
 
 
-def _write_goal(path: str, chunks: int, chosen: Network, schedule: Schedule, nbytes: int) -> None:
-    text = goal(schedule, nbytes, sum_s_per_B=chosen.sum_s_per_B, chunks=chunks)
+def _write_goal(
+    path: str, conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
+) -> None:
+    octets, width = conditions.carried(nbytes)
+    text = goal(
+        schedule, octets, sum_s_per_B=chosen.sum_s_per_B, itemsize=width, chunks=conditions.chunks
+    )
     save(path, text.encode("ascii"), "--goal")
