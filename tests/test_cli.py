@@ -94,6 +94,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
         "train --backend cupy --algorithm async --push layerwise",
         ["--push", "'layerwise'", "not with --backend cupy"],
     ),
+    ("train --backend cupy --wire int8", ["--wire", "'int8'", "not with --backend cupy"]),
     ("train --backend cupy --virtual 2", ["--backend", "'cupy'", "only without --virtual"]),
     ("train --dtype float16", ["--dtype", "'float16'", "float32, float64"]),
     ("train --seed=-1", ["--seed", "'-1'", ">= 0"]),

@@ -20,6 +20,8 @@ def unfitting(experiment: "Experiment") -> Iterator[UsageError]:
     here = f"not with --backend {experiment.backend}; numpy can"
     if experiment.model == "quadratic":
         yield UsageError("--model", experiment.model, here)
+    if experiment.wire is not None:
+        yield UsageError("--wire", experiment.wire, here)
     if experiment.push == "layerwise":
         yield UsageError("--push", experiment.push, f"{here}: a gradient leaves whole")
 
