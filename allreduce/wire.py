@@ -42,8 +42,15 @@ def _encode_bfloat16(values: np.ndarray, starts: np.ndarray, octets: np.ndarray)
     """The upper half of a float32, to the nearest, ties to even; what is no number stays none."""
     with np.errstate(over="ignore"):
         bits = values.astype(np.float32).view(np.uint32)
-    upper = (bits + (0x7FFF + ((bits >> 16) & 1)).astype(np.uint32)) >> 16
-    octets.view(np.uint16)[...] = np.where(np.isnan(values), 0x7FC0, upper)
+    upper = bits >> 16
+    upper &= 1
+    upper += 0x7FFF
+    upper += bits
+    upper >>= 16
+    octets.view(np.uint16)[...] = upper
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isnan(np.dot(values, values)):  # some are none, which is rare, and quickly seen
+            octets.view(np.uint16)[np.isnan(values)] = 0x7FC0
 
 
 def _decode_bfloat16(
@@ -62,17 +69,20 @@ def _encode_int8(values: np.ndarray, starts: np.ndarray, octets: np.ndarray) -> 
     fine = np.isfinite(largest)
     exponents, multiples = octets[: 2 * starts.size], octets[2 * starts.size :]
     exponents.view(np.int16)[...] = np.where(fine, exponent, LOST)
-    scale = np.repeat(np.where(fine, exponent, 0), _lengths(starts, values.size))
+    scale = np.ldexp(values.dtype.type(1), np.where(fine, -exponent, 0))
     with np.errstate(invalid="ignore", over="ignore"):
-        multiples.view(np.int8)[...] = np.rint(np.ldexp(values, -scale)).clip(-127, 127)
+        scaled = values * np.repeat(scale, _lengths(starts, values.size))
+        np.rint(scaled, out=scaled)
+        multiples.view(np.int8)[...] = np.clip(scaled, -127, 127, out=scaled)
 
 
 def _decode_int8(octets: np.ndarray, starts: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
     exponents = octets[: 2 * starts.size].view(np.int16).astype(np.int32)
     values = octets[2 * starts.size :].view(np.int8).astype(dtype)
     lengths = _lengths(starts, count)
-    values = np.ldexp(values, np.repeat(np.where(exponents == LOST, 0, exponents), lengths))
-    values[np.repeat(exponents == LOST, lengths)] = np.nan
+    scale = np.ldexp(dtype.type(1), np.where(exponents == LOST, 0, exponents))
+    scale[exponents == LOST] = np.nan
+    values *= np.repeat(scale, lengths)
     return values
 
 
