@@ -21,6 +21,7 @@ STYLES = {
     "mpi": ("#222222", "X"),
     "mpi-nonblocking": ("#ee6677", "<"),
     "mpi-persistent": ("#aa3377", ">"),
+    "nccl": ("#559900", "p"),
     "mpi-reduce-bcast": ("#886644", "+"),
     "mpi-reduce-scatter-allgather": ("#ddaa77", "x"),
     # Training.
@@ -36,6 +37,10 @@ STYLES = {
     "backup": ("#44aa99", "X"),
     "softsync": ("#332288", "p"),
     "timeout": ("#bbbbbb", "h"),
+    "diloco": ("#117733", "*"),
+    "streaming-diloco": ("#999933", "H"),
+    "post-local": ("#cc6677", "d"),
+    "easgd": ("#882255", "8"),
 }
 """Colour and marker of each algorithm, told apart by people who see few colours too."""
 OTHERS = ("#cc6677", "#999933", "#88ccee", "#aa4499", "#dd7711", "#661100", "#6699cc")
@@ -77,5 +82,5 @@ def style(name: str, number: int = 0) -> dict[str, Any]:
         colour, marker = OTHERS[key % len(OTHERS)], MARKERS[key % len(MARKERS)]
     if number:
         marker = MARKERS[(MARKERS.find(marker) + number) % len(MARKERS)]
-    line = "--" if outer.startswith("mpi") else "-"
+    line = "--" if outer.startswith(("mpi", "nccl")) else "-"
     return {"color": colour, "marker": marker, "linestyle": line, "markersize": 4}
