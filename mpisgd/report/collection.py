@@ -4,9 +4,11 @@ import glob
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from html import escape
 from typing import Any
 
 from mpisgd.report import sections
+from mpisgd.report.accounting import RULE
 from mpisgd.report.collect import Named, collect, find
 from mpisgd.store import frames
 from mpisgd.store.result import Result
@@ -50,6 +52,18 @@ class Collection(Sequence[Result]):
         told = f", {len(self.problems)} not readable" if self.problems else ""
         return f"Collection({len(self)} results{told}; tables: {', '.join(self.tables)})"
 
+    def _repr_html_(self) -> str:
+        """As a notebook shows it: the table of runs, or of benchmarks, and the notes."""
+        from mpisgd.report.views import essential
+        from mpisgd.store.notebook import table
+
+        if not self.report.sections:
+            return escape(repr(self))
+        first = self.report.sections[0]
+        columns = essential(sections.filled(first), first.rows)
+        told = "".join(f"<p>note: {escape(note)}</p>" for note in self.notes)
+        return table(columns, first.rows) + told
+
     @cached_property
     def report(self) -> sections.Report:
         """What `mpisgd report` says of them."""
@@ -67,10 +81,11 @@ class Collection(Sequence[Result]):
 
     def frame(self, table: str = "runs") -> Any:
         """A pandas DataFrame of a table of the report, or of one that each run has (steps,
-        evaluation, updates, events), one run after the other, with its file. Raises UsageError."""
+        evaluation, updates, events), one run after the other, with its file and the settings that
+        tell runs apart. Raises UsageError."""
         pandas = frames.module("pandas", "frame()")
         if table in frames.TABLES:
-            parts = [result.frame(table).assign(file=name)
+            parts = [result.frame(table).assign(file=name, **_settings(result))
                      for name, result in zip(self.names, self, strict=True)]  # fmt: skip
             made = pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame()
             made.attrs["units"] = {k: u for part in parts for k, u in part.attrs["units"].items()}
@@ -79,3 +94,11 @@ class Collection(Sequence[Result]):
             known = ", ".join((*frames.TABLES, *self.tables))
             raise UsageError("table", table, f"one of {known}")
         return pandas.DataFrame(self.tables[table])
+
+
+def _settings(result: Result) -> dict[str, Any]:
+    """What tells its rows from those of other runs; what it has not is left out."""
+    config = result.record.config
+    told = {"algorithm": config.get("algorithm"), "ranks": result.ranks}
+    told |= {column.key: config.get(column.key) for column in RULE}
+    return {name: value for name, value in told.items() if value is not None}

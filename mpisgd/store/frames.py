@@ -57,11 +57,17 @@ def _columns(result: "Result", table: str) -> tuple[dict[str, np.ndarray], dict[
     """The reported columns, codes as words, and their units."""
     if table not in TABLES:
         raise UsageError("table", table, f"one of {', '.join(TABLES)}")
-    columns = dict(getattr(result, table).items())
+    columns = dict(getattr(result, table).items()) or _empty(table)
     for name in CODES.keys() & columns.keys() if table == "events" else ():
         columns[name] = np.array(CODES[name])[columns[name]]
     meant = {field.name: field.unit for field in fields("train") if field.group == table}
     return columns, {name: meant[name] for name in columns}
+
+
+def _empty(table: str) -> dict[str, np.ndarray]:
+    """The columns of a table without rows: what asks for one by its name finds it."""
+    return {field.name: np.zeros((0,) * len(field.dims), field.dtype)
+            for field in fields("train") if field.group == table}  # fmt: skip
 
 
 def _two(values: np.ndarray) -> np.ndarray:

@@ -135,6 +135,12 @@ class Result:
 
         return dataset(self, table)
 
+    def _repr_html_(self) -> str:
+        """As a notebook shows it: a table, and the curve."""
+        from mpisgd.store.notebook import shown
+
+        return shown(self)
+
     def __repr__(self) -> str:
         config = self.record.config
         told = "" if self.complete else f", {self.reason or 'not complete'}"
