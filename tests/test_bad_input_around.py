@@ -43,7 +43,7 @@ def test_a_run_that_has_saved_itself_is_told_to_go_on(tmp_path):
 def test_the_help_of_train_is_in_groups(capsys):
     from mpisgd.experiment.arguments import GROUPS
 
-    assert outcome(["train", "--help"]) == 0
+    assert outcome(["train", "--help-all"]) == 0
     text = capsys.readouterr().out
     titles = [line[:-1] for line in text.splitlines() if line.endswith(":") and line[0] != " "]
     assert titles[:7] == ["options", *GROUPS]
