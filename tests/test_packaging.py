@@ -35,6 +35,8 @@ def test_the_oldest_versions_are_the_lower_bounds():
     lines = (PACKAGING / "oldest.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     assert pins.keys() == wanted.keys()
+    assert pins.pop("mpi4py") == "4.1.0"  # 4.0 has no wheel, and is built by those who want it
+    del wanted["mpi4py"]
     for name, low in wanted.items():
         assert f"{pins[name]}.".startswith(f"{low}."), name
 
