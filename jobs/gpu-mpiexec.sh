@@ -1,8 +1,8 @@
 #!/bin/bash
-# dasgd-ring-16ranks-seed0-65c47e91 of jobs/gpu.toml, written by mpisgd submit.
+# dasgd-ring-16ranks-seed0-5e0ffc11 of jobs/gpu.toml, written by mpisgd submit.
 # Submit it from the folder that its paths start from, where `mpisgd submit` ran.
-#SBATCH --job-name=dasgd-ring-16ranks-seed0-65c47e91
-#SBATCH --output=results/gpu/dasgd-ring-16ranks-seed0-65c47e91.%j.out
+#SBATCH --job-name=dasgd-ring-16ranks-seed0-5e0ffc11
+#SBATCH --output=results/gpu/dasgd-ring-16ranks-seed0-5e0ffc11.%j.out
 #SBATCH --open-mode=append
 #SBATCH --partition=gpu
 #SBATCH --time=1:00:00
@@ -38,10 +38,10 @@ trap warn USR1
 trap 'heard=yes; ranks=${ranks:-$!}; kill -USR1 "$ranks" 2>/dev/null' TERM
 
 mpiexec -n 16 \
-    mpisgd train --algorithm=dasgd --tau=4 --delay=3 --allreduce=ring --hidden=1024,1024 \
-    --data=synthetic --batch=64 --steps=1000 --evaluate-every=0 --scaling=weak \
-    --output=results/gpu/dasgd-ring-16ranks-seed0-65c47e91.h5 --resume=auto \
-    --checkpoint-every=5min &
+    mpisgd train --algorithm=dasgd --tau=4 --delay=3 --allreduce=ring --chunks=8 \
+    --hidden=4096,4096,4096 --data=synthetic --batch=256 --steps=1000 --backend=cupy \
+    --evaluate-every=0 --scaling=weak --output=results/gpu/dasgd-ring-16ranks-seed0-5e0ffc11.h5 \
+    --resume=auto --checkpoint-every=5min &
 ranks=${ranks:-$!}
 # A signal ends `wait` early, and then says nothing of the ranks.
 while heard=; wait "$ranks"; code=$?; [ -n "$heard" ]; do :; done

@@ -39,7 +39,10 @@ def test_all_of_it_on_the_double(tmp_path):
     assert not any(row["wrong"] for row in found["rows"])
     assert {row["polls"] for row in found["overlap"]} == {0, 16, 256, None}
     failed = [part["part"] for part in found["parts"] if part["failed"]]
-    assert [name for name in failed if not name.startswith(("train", "step"))] == []
+    assert failed in ([], ["step-torch"])  # which needs PyTorch
+    assert [(run["first"], run["last"], run["right"]) for run in found["training"]] == [
+        (0, 0, True)
+    ]
     text = (tmp_path / "gpu.md").read_text()
     assert all(part["part"] in text for part in found["parts"])
 

@@ -19,6 +19,7 @@ OTHERWISE = (
 # Fields of an Experiment that do not change a bit of what is to come, or were resolved to others.
 MAY_DIFFER = (
     "epochs", "steps", "deadline_s", "scaling", "data_path", "step_time_from", "evaluate", "device",
+    "cuda_aware",
     "tuning", "allreduce_from",
 )  # fmt: skip
 CHOSEN = ("allreduce", "chunks")  # by --allreduce auto

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from allreduce.arrays import HOST
+from allreduce.collectives import Maker, carrier
 from allreduce.communicator import Communicator, abort
 from allreduce.errors import Stalled
 from mpisgd.algorithms.policies import POLICIES
@@ -20,7 +21,8 @@ from mpisgd.experiment.building import Place, algorithm_run, build_worker
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.stragglers import step_timer
 from mpisgd.models.statistics import POOLED, described
-from mpisgd.mpi import cores, devices, session
+from mpisgd.mpi import aware, cores, devices, session
+from mpisgd.mpi.aware import Awareness
 from mpisgd.store.environment import environment
 from mpisgd.store.recording import Recorder, Store
 from mpisgd.store.weights import Weights
@@ -42,11 +44,17 @@ if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times
 PATIENCE = 10  # deadlines until all have heard how the run ended: rank 0 may still be at work
 
 
-def train(comm: Communicator, job: Job, nodes: Sequence[int] | None = None) -> Outcome:
-    """Train on `comm`, all ranks with the same experiment. `nodes`: of each rank [all on one]."""
+def train(
+    comm: Communicator,
+    job: Job,
+    nodes: Sequence[int] | None = None,
+    cuda_aware: bool = False,
+) -> Outcome:
+    """Train on `comm`, all ranks with the same experiment. `nodes`: of each rank [all on one].
+    `cuda_aware`: whether MPI may have device memory."""
     store, deadline = job.store, job.experiment.deadline_s
     signals = session.Signals(comm, lambda: run.ask_to_stop(), lambda: run.busy())
-    run = begun(comm, job, nodes or [0] * comm.Get_size(), signals)
+    run = begun(comm, job, nodes or [0] * comm.Get_size(), signals, cuda_aware)
     failure = ""
     with signals, closing(job.bar or _Quiet()):
         with closing(run):
@@ -79,21 +87,37 @@ def _ended(told: list[tuple[str, bool, int]], step: int) -> tuple[int, str | Non
 
 
 def begun(
-    comm: Communicator, job: Job, nodes: Sequence[int], signals: session.Signals
+    comm: Communicator,
+    job: Job,
+    nodes: Sequence[int],
+    signals: session.Signals,
+    cuda_aware: bool,
 ) -> "Averaging | Served":
     """This rank of that run, at its beginning or where it goes on."""
     if job.experiment.algorithm not in POLICIES:
-        return Averaging(comm, job, nodes, signals)
+        return Averaging(comm, job, nodes, signals, cuda_aware)
     from mpisgd.drivers.mpi_served import Served
 
     return Served(comm, job, signals)
+
+
+def _maker(
+    experiment: Experiment, size: int, nodes: Sequence[int] | None, cuda_aware: bool
+) -> Maker:
+    """What makes the averages."""
+    return partial(maker(experiment.allreduce, size, nodes), cuda_aware=cuda_aware)
 
 
 class Averaging:
     """A rank that trains, and averages with all others."""
 
     def __init__(
-        self, comm: Communicator, job: Job, nodes: Sequence[int], signals: session.Signals
+        self,
+        comm: Communicator,
+        job: Job,
+        nodes: Sequence[int],
+        signals: session.Signals,
+        cuda_aware: bool,
     ):
         experiment = job.experiment
         self.job, self.signals = job, signals
@@ -103,7 +127,7 @@ class Averaging:
             meta=None if job.resumed is None else job.resumed.meta,
         )  # fmt: skip
         self.site = CommunicatorSite(
-            comm, maker(experiment.allreduce, comm.Get_size(), nodes), self.recorder,
+            comm, _maker(experiment, comm.Get_size(), nodes, cuda_aware), self.recorder,
             chunks=experiment.chunks, deadline=experiment.deadline_s,
             step_timer=step_timer(experiment.straggler, experiment.step_seconds, experiment.seed),
             thread_comm=session.thread_comm(comm) if experiment.progress == "thread" else None,
@@ -212,9 +236,11 @@ class MpiWorld:
         self._times: delays.Times | None = None
         self._module: Any = np
         self._devices: list[str] = []
+        self._awareness = Awareness(False, "nothing lies on a device")
 
     def check(self, experiment: Experiment) -> None:
         """Which device this rank works on, if any."""
+        self._experiment = experiment
         self._module = devices.module_of(experiment.backend, experiment.device)
 
     def agree(self, error: UsageError | None, deadline: float) -> None:
@@ -234,11 +260,17 @@ class MpiWorld:
         return choose_together(self.comm, saving, experiment, dataset, output)
 
     def join(self, deadline: float) -> None:
-        """Every rank says where it is, and on which device."""
+        """Every rank says where it is, and on which device. UsageError where what shall carry the
+        averages cannot."""
         self.places = cores.places(self.comm, deadline)
         if self._module is not np:
             own = f"{devices.host()} {self._module.cuda.Device().pci_bus_id}"
             self._devices = session.texts(self.comm, own, deadline)
+            chosen, name = self._experiment.cuda_aware, self._experiment.allreduce
+            self._awareness = aware.decide(chosen, self.comm, self._module, deadline)
+            refusal = carrier(name).refusal
+            if why := refusal(self.comm, name, self._module, self._awareness.aware):
+                raise UsageError("--allreduce", name, why)
 
     def chosen(self, experiment: Experiment, dataset: Dataset) -> Experiment:
         """`--allreduce auto` by a table, or by the simulator on a network: one that is named, or
@@ -252,7 +284,8 @@ class MpiWorld:
     def tuned(self, experiment: Experiment, dataset: Dataset) -> Experiment:
         """`--delay auto` from what an all-reduce of these parameters takes."""
         probe = build_worker(experiment, dataset, Place(self.rank, self.size))
-        allreduce = maker(experiment.allreduce, self.size, self.places.nodes)
+        cuda_aware = self._awareness.aware
+        allreduce = _maker(experiment, self.size, self.places.nodes, cuda_aware)
         self._times = delays.measure(self.comm, allreduce, experiment, probe)
         return delays.tuned(experiment, self._times)
 
@@ -264,6 +297,7 @@ class MpiWorld:
             **described(),
             **self.places.described(),
             **devices.facts(self._module),
+            **(self._awareness.facts() if self._devices else {}),
             **({"device_of_each_rank": self._devices} if self._devices else {}),
             "recorded_by": "rank 0",
             "delay_from": None if self._times is None else self._times._asdict(),
@@ -277,7 +311,7 @@ class MpiWorld:
 
     def train(self, job: Job) -> Outcome:
         """See `train`."""
-        return train(self.comm, job, self.places.nodes)
+        return train(self.comm, job, self.places.nodes, self._awareness.aware)
 
     def leave(self, outcome: Outcome) -> None:
         """Rank 0 ends the job if ranks are gone: MPI_Finalize would wait for them."""

@@ -18,7 +18,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "parameter servers": ("servers", "colocated", "push", "reads", "prefetch"),
     "communication": (
         "allreduce", "tuning", "price_as", "wire", "error_feedback", "chunks", "progress",
-        "network", "deadline_s",
+        "cuda_aware", "network", "deadline_s",
     ),
     "model and data": (
         "model", "hidden", "data", "data_path", "data_samples", "augment", "batch", "epochs",

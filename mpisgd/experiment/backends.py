@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from allreduce import collectives
 from mpisgd.values.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +17,12 @@ def unfitting(experiment: "Experiment") -> Iterator[UsageError]:
     if experiment.backend == HOST:
         if experiment.device != "auto":
             yield UsageError("--device", experiment.device, "--backend numpy has none; cupy does")
+        if experiment.cuda_aware != "auto":
+            allowed = "--backend numpy has no memory of a device; cupy does"
+            yield UsageError("--cuda-aware", experiment.cuda_aware, allowed)
+        if not collectives.carrier(experiment.allreduce).host:
+            allowed = "with --backend cupy only: it takes arrays of devices alone"
+            yield UsageError("--allreduce", experiment.allreduce, allowed)
         return
     here = f"not with --backend {experiment.backend}; numpy can"
     if experiment.model == "quadratic":

@@ -42,8 +42,6 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
     if e.chunks != 1 and not carries.chunked:
         allowed = f"1 only: --allreduce {e.allreduce} cuts messages by itself"
         yield UsageError("--chunks", e.chunks, allowed)
-    if not carries.host:
-        yield UsageError("--allreduce", e.allreduce, "it takes arrays of devices alone")
     if e.wire is not None and not carries.scheduled:
         allowed = f"with a schedule of ours; --allreduce {e.allreduce} sends what it is given"
         yield UsageError("--wire", e.wire, allowed)

@@ -147,6 +147,10 @@ class Experiment:
     device: int | str = _option(
         "auto", options.or_word(options.whole(0, 4095), "auto"), "which, with --backend cupy"
     )
+    cuda_aware: str = _option(
+        "auto", options.one_of(("auto", "yes", "no")), "whether MPI gets device memory as it is, "
+        "not through the host; auto: if the library says so and a process of its own proves it"
+    )  # fmt: skip
     dtype: str = _option("float32", options.one_of(("float32", "float64")), "of the parameters")
     initial: str = _option(
         "equal", options.one_of(("equal", "own")), "parameters of all ranks, or drawn by each"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mpi_ranks import CHECKOUT, ONE_LIBRARY
 
@@ -64,6 +65,52 @@ def test_work_on_the_device_hides_an_all_reduce_that_is_looked_at(mpi):
     )  # fmt: skip
     assert [(row["algorithm"], row["polls"]) for row in rows] == [("ring", 0), ("ring", 8)]
     assert all(row["work"] == "gemm" and row["device_dilation"] > 0 for row in rows)
+
+
+def train(mpi: Any, output: Path, *words: str, **variables: str) -> Any:
+    environment = {f"DEVICE_DOUBLE_{name}": value for name, value in variables.items()}
+    command = ["mpisgd", "train", "--algorithm", "dasgd", "--hidden", "4", "--steps", "6", *words,
+               "--evaluate-every", "0", "--output", str(output), "--overwrite"]  # fmt: skip
+    environment["PYTHONPATH"] = STAND_IN
+    return mpi.run(2, command, timeout=60, check=False, environment=environment)
+
+
+def test_training_goes_the_way_that_was_chosen_to_the_same_losses(mpi, tmp_path):
+    losses, ways = [], []
+    for words, variables in (
+        ("", {}),
+        ("--backend cupy", {}),
+        ("--backend cupy --cuda-aware yes", {"AWARE": "1"}),
+        ("--backend cupy --allreduce nccl --progress thread", {"DEVICES": "2"}),
+    ):
+        done = train(mpi, tmp_path / "t.h5", *words.split(), **variables)
+        assert done.returncode == 0, done.stderr
+        with read(tmp_path / "t.h5") as run:
+            losses.append(np.asarray(run.steps["loss"]).tobytes())
+            ways.append(run.environment.get("staging"))
+    assert len(set(losses)) == 1  # two ranks have one order
+    staged = "pinned host memory"
+    assert ways == [None, staged, "none: device memory goes to MPI", staged]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--allreduce nccl", "--allreduce 'nccl': with --backend cupy only"),
+        ("--cuda-aware yes", "--cuda-aware 'yes': --backend numpy has no memory of a device"),
+        (
+            "--backend cupy --allreduce nccl",
+            "it needs a device a rank, and ranks 0 and 1 share one",
+        ),
+    ],
+)
+def test_what_cannot_carry_averages_is_refused_by_name_and_nothing_is_written(
+    mpi, words, said, tmp_path
+):
+    done = train(mpi, tmp_path / "t.h5", *words.split())
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_fault_of_the_device_ends_all_ranks_by_its_name(mpi):
