@@ -95,6 +95,12 @@ MISTAKES: list[tuple[str, list[str]]] = [
         ["--push", "'layerwise'", "not with --backend cupy"],
     ),
     ("train --backend cupy --wire int8", ["--wire", "'int8'", "not with --backend cupy"]),
+    (
+        "train --cuda-aware no",
+        ["--cuda-aware", "'no'", "--backend numpy has no memory of a device"],
+    ),
+    ("train --backend cupy --cuda-aware maybe", ["--cuda-aware", "'maybe'", "auto, yes, no"]),
+    ("train --allreduce nccl", ["--allreduce", "'nccl'", "with --backend cupy only"]),
     ("train --backend cupy --virtual 2", ["--backend", "'cupy'", "only without --virtual"]),
     ("train --dtype float16", ["--dtype", "'float16'", "float32, float64"]),
     ("train --seed=-1", ["--seed", "'-1'", ">= 0"]),
