@@ -14,7 +14,7 @@ from allreduce import measure as timing
 from allreduce.collectives import CARRIERS, NAMES, carrier
 from allreduce.errors import AllreduceError
 from allreduce.measure import Rule
-from mpisgd.bench import memory, options, record
+from mpisgd.bench import arrivals, memory, options, record
 from mpisgd.bench.memory import Memory
 from mpisgd.bench.operations import MOCK_UPS, Vectors, operation
 from mpisgd.mpi import devices, session
@@ -69,6 +69,7 @@ class Settings:
     deadline_s: float
     tuning: str | None = None
     auto: tuple[tuple[int, str, int, str], ...] = ()  # bytes, algorithm, chunks, by what
+    arrival: str | None = None
 
     def on(self, comm: Any, hosts: list[str], nodes: list[int]) -> "Settings":
         """With what `auto` stands for, for each size."""
@@ -95,6 +96,7 @@ class Settings:
         devices.module_of(self.backend, self.device)
         if AUTO in self.algorithms:
             auto.read(self.tuning)
+        arrivals.read(self.arrival, comm)
         try:
             timing.trials(comm.Get_size(), self.dtype)
         except AllreduceError as mistake:
@@ -143,6 +145,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                            help="where the result lies [in-place]")  # fmt: skip
     parser.set_defaults(place="in-place")
     add("--chunks", default="1", metavar="N", help="messages a transfer is cut in, as 1,4 [1]")
+    add("--arrival", metavar="RUN.h5", help="before each call ranks are as late as they came to "
+        "that run's averages; seconds count from the last")  # fmt: skip
     add("--in-turn", action="store_true", help="call all algorithms of a size in turn, so that "
         "what else goes on strikes all alike; by default each is measured by itself")  # fmt: skip
     add("--no-mock-ups", action="store_true", help="with mpi, don't also measure what its "
@@ -175,6 +179,7 @@ def settings(arguments: argparse.Namespace) -> Settings:
         options.seed(arguments),
         options.deadline(arguments),
         arguments.tuning,
+        arrival=arguments.arrival,
     )
 
 
@@ -293,15 +298,20 @@ def _measure(
     """The rows of a block, and their samples [repetition, rank]."""
     dtype, first = np.dtype(chosen.dtype), block[0]
     vectors = Vectors(lies.module, first.bytes // dtype.itemsize, dtype, first.in_place)
+    late = arrivals.read(chosen.arrival, comm)
     made = [
         operation(
             comm, case.algorithm, vectors, chunks=case.chunks, nodes=nodes,
-            deadline=chosen.deadline_s, cuda_aware=lies.awareness.aware,
+            order=None if late is None else late.order, deadline=chosen.deadline_s,
+            cuda_aware=lies.awareness.aware,
         )
         for case in block
     ]  # fmt: skip
     calls = [each.run for each in made]
-    seconds = timing.repeat(comm, calls, chosen.rule, deadline=chosen.deadline_s)
+    timed = calls if late is None else [late.delayed(comm.Get_rank(), call) for call in calls]
+    seconds = timing.repeat(comm, timed, chosen.rule, deadline=chosen.deadline_s)
+    if late is not None:
+        seconds = late.since_last(seconds, chosen.rule.warm_up)
     wrong = [vectors.count_wrong(comm, call, chosen.deadline_s) for call in calls]
     there = [
         lies.by_device(comm, case.algorithm, call, chosen.rule.maximum, chosen.deadline_s)

@@ -61,6 +61,7 @@ def operation(
     *,
     chunks: int = 1,
     nodes: Sequence[int] | None = None,
+    order: Sequence[int] | None = None,
     deadline: float = 60.0,
     cuda_aware: bool = False,
 ) -> Operation:
@@ -73,8 +74,9 @@ def operation(
     if name in NATIVE and isinstance(vectors.source, np.ndarray):
         return Operation(*bare(comm, name, vectors.source, vectors.result))
     made = pending(
-        comm, name, vectors, chunks=chunks, nodes=nodes, deadline=deadline, cuda_aware=cuda_aware
-    )
+        comm, name, vectors, chunks=chunks, nodes=nodes, order=order, deadline=deadline,
+        cuda_aware=cuda_aware,
+    )  # fmt: skip
     start, wait = made.start, made.wait
 
     def run() -> None:
@@ -91,12 +93,13 @@ def pending(
     *,
     chunks: int = 1,
     nodes: Sequence[int] | None = None,
+    order: Sequence[int] | None = None,
     deadline: float = 60.0,
     cuda_aware: bool = False,
 ) -> Runner:
     """The all-reduce `name` with the methods of a Plan."""
     result = None if vectors.in_place else vectors.result
-    return maker(name, comm.Get_size(), nodes)(
+    return maker(name, comm.Get_size(), nodes, order)(
         comm, vectors.source, result, chunks=chunks, deadline=deadline, cuda_aware=cuda_aware
     )
 

@@ -19,6 +19,7 @@ from allreduce.simulate.program import messages
 from allreduce.wire import FORMATS as WIRES
 from allreduce.wire import Wire, carried
 from mpisgd.predict import calibration
+from mpisgd.store import arrival
 from mpisgd.store.lock import save
 from mpisgd.store.target import check_not_read
 from mpisgd.values import progress, quantities
@@ -29,6 +30,7 @@ from mpisgd.values.schedules import build
 from mpisgd.values.tables import FORMATS, render
 from mpisgd.values.units import parse_rate, parse_size, parse_sizes
 
+MOST_AVERAGES = 100  # of a run, in turn, where nobody says how many
 MOST_RANKS = 8192  # as with `train --virtual`: the transfers of a ring grow with the square
 THOUSAND = 1000  # a bare K, M, G is decimal here: 102M is the 102e6 bytes of the DaSGD paper
 
@@ -115,7 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="butterfly",
         help=f"all, or some of {names}, hierarchical:INNER, {SYNTAX}",
     )
-    add("--ranks", default="8", help="as in 2,4,256 or 5:8 (8)")
+    add("--ranks", help="as in 2,4,256 or 5:8 (8; with --arrival its run's)")
     add("--bytes", default="102M", metavar="SIZES", help="as in 102M, 4:64M, 64KiB (102M)")
     add("--network", default="titanx-20g", help=f"a .toml file, or one of {', '.join(PRESETS)}")
     group = parser.add_argument_group("the network's fields, where they should differ")
@@ -124,8 +126,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--chunks", default="1", metavar="N", help="messages a transfer is cut in (1)")
     add("--wire", metavar="FORMAT", help=f"of messages, of float32: one of {', '.join(WIRES)}")
     add("--skew", default="0", metavar="TIME", help="ranks start within this, as 20us (0)")
+    add("--arrival", metavar="RUN.h5", help="ranks start as they came to that run's averages; "
+        "seconds count from the last")  # fmt: skip
     add("--look-every", metavar="TIME", help="ranks compute, and look once in 50us, say")
-    add("--repetitions", default="1", metavar="N", help="runs with seeds from --seed on (1)")
+    add("--repetitions", metavar="N", help="runs with seeds from --seed on (1; with --arrival its "
+        "averages, at most 100)")  # fmt: skip
     add("--seed", default="0", metavar="N", help="of noise and skew (0)")
     add("--goal", metavar="FILE", help="also write the schedule as GOAL text for LogGOPSim")
     add("--format", default="table", help=f"one of {', '.join(FORMATS)} (table)")
@@ -139,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_not_read(arguments.goal, [arguments.network], "--goal")
     try:
         chosen, conditions = _network(arguments), _conditions(arguments)
-        cases = list(_cases(arguments, chosen))
+        cases = list(_cases(arguments, chosen, conditions.arrivals))
         if arguments.goal and len(cases) > 1:
             raise UsageError("--goal", arguments.goal, "give one algorithm, rank count and size")
         told = progress.over(cases, "simulate", "case")
@@ -180,27 +185,43 @@ def _starred(base: Network, chosen: Network) -> Network:
     return starred
 
 
-def _cases(arguments: argparse.Namespace, chosen: Network) -> Iterator[tuple[Schedule, int]]:
+def _cases(
+    arguments: argparse.Namespace, chosen: Network, arrivals: np.ndarray | None
+) -> Iterator[tuple[Schedule, int]]:
     names = list(ALGORITHMS) if arguments.algorithm == "all" else arguments.algorithm.split(",")
     sizes = parse_sizes(arguments.bytes, "--bytes", thousand=THOUSAND)
     for name in dict.fromkeys(names):
-        for ranks in quantities.ranks("--ranks", arguments.ranks, MOST_RANKS):
+        for ranks in _ranks(arguments, arrivals):
+            order = None if arrivals is None else arrival.order(arrivals)
             try:
-                schedule = build(name.strip(), ranks, chosen.nodes(ranks), verified=False)
+                schedule = build(
+                    name.strip(), ranks, chosen.nodes(ranks), order=order, verified=False
+                )
             except AllreduceError as mistake:
                 raise UsageError("--algorithm", arguments.algorithm, str(mistake)) from None
             for size in sizes:
                 yield schedule, size
 
 
+def _ranks(arguments: argparse.Namespace, arrivals: np.ndarray | None) -> list[int]:
+    if arrivals is None:
+        return quantities.ranks("--ranks", arguments.ranks or "8", MOST_RANKS)
+    there = arrivals.shape[1]
+    if arguments.ranks not in (None, str(there)):
+        raise UsageError("--ranks", arguments.ranks, f"{there}, those of --arrival")
+    return [there]
+
+
 class Conditions(NamedTuple):
-    """How a schedule is played: what `simulate` is told beside schedule, size and network."""
+    """How a schedule is played: what `simulate` is told beside schedule, size and network.
+    `arrivals` [average, rank]: when ranks start, in turn, instead of `skew`."""
 
     chunks: int
     seeds: range
     skew: float
     look_every: float | None
-    wire: str | None
+    wire: str | None = None
+    arrivals: np.ndarray | None = None
 
     def carried(self, nbytes: int) -> tuple[int, int]:
         """Bytes, and bytes an element, as which `nbytes` travel: with a wire, of float32."""
@@ -211,7 +232,10 @@ class Conditions(NamedTuple):
         ends = []
         octets, width = self.carried(nbytes)
         for seed in self.seeds:
-            start = self.skew * np.random.default_rng([seed, 1]).random(schedule.size)
+            start, last = self.skew * np.random.default_rng([seed, 1]).random(schedule.size), 0.0
+            if self.arrivals is not None:
+                start = self.arrivals[seed % len(self.arrivals)]
+                last = start.max()
             seconds = simulate(
                 schedule,
                 octets,
@@ -222,20 +246,27 @@ class Conditions(NamedTuple):
                 seed=seed,
                 look_every=self.look_every,
             )
-            ends.append((seconds.max(), seconds.min()))
+            ends.append((seconds.max() - last, seconds.min() - last))
         return np.array(ends).T
 
 
 def _conditions(arguments: argparse.Namespace) -> Conditions:
     seed = quantities.whole("--seed", arguments.seed, low=0)
-    repetitions = quantities.whole("--repetitions", arguments.repetitions, high=1e6)
-    every, wire = arguments.look_every, arguments.wire
+    repetitions = quantities.whole("--repetitions", arguments.repetitions or 1, high=1e6)
+    every, wire, arrivals = arguments.look_every, arguments.wire, None
+    if arguments.arrival is not None:
+        if arguments.skew != "0":
+            raise UsageError("--skew", arguments.skew, "not with --arrival, which has its own")
+        arrivals = arrival.skews(arguments.arrival)
+        if arguments.repetitions is None:
+            repetitions = min(len(arrivals), MOST_AVERAGES)
     return Conditions(
         quantities.whole("--chunks", arguments.chunks, high=256),
         range(seed, seed + repetitions),
         quantities.duration("--skew", arguments.skew),
         None if every is None else quantities.duration("--look-every", every, open_low=True),
         None if wire is None else one_of(WIRES).read("--wire", wire),
+        arrivals,
     )
 
 

@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpisgd.algorithms import ALGORITHMS
-from mpisgd.report import accounting, benchmarks, columns, notes, scaling, servers, targets, views
+from mpisgd.report import (
+    accounting,
+    benchmarks,
+    columns,
+    lateness,
+    notes,
+    scaling,
+    servers,
+    targets,
+    views,
+)
 from mpisgd.report.collect import Named
 from mpisgd.values import tables
 from mpisgd.values.tables import Column
@@ -24,7 +34,7 @@ MORE = "more columns: --columns all; what they mean: --columns"
 
 TABLES = (
     accounting.RUNS, servers.RUNS, servers.SHARDS, servers.STALENESS, servers.ARRIVALS,
-    targets.COLUMNS, scaling.SCALING, benchmarks.COLUMNS,
+    lateness.COLUMNS, targets.COLUMNS, scaling.SCALING, benchmarks.COLUMNS,
 )  # fmt: skip
 
 
@@ -78,6 +88,8 @@ def report(
                  long=True),
         _section("arrivals", "Time to the k-th gradient", ("file", "k"), servers.ARRIVALS,
                  [row for n in train for row in servers.arrivals(n)], long=True),
+        _section("late", "Who came last to averages", ("file", "rank"), lateness.COLUMNS,
+                 [row for n in train for row in lateness.rows(n)]),
         _section("targets", "Time to targets", ("file", "metric", "target"),
                  targets.COLUMNS, targets.rows(train, wanted)),
         _section("scaling", "Scaling", ("scaling", "algorithm", "allreduce", "ranks"),

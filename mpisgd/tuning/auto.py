@@ -24,7 +24,7 @@ VARIABLE = "MPISGD_TUNING"  # names a file where the option does not
 # Of equal prices the first. The transfers of a ring grow with the square of its ranks, and so does
 # what they take in memory; its latency loses long before.
 PREFERRED = ("butterfly", *(name for name in ALGORITHMS if name != "butterfly"))
-MOST_IN_A_RING = 1024
+MOST_IN_A_RING = 1024  # ranks
 BLOCKS = ("minibatch", "local", "slowmo")  # these wait for an average as soon as it has begun
 
 Fits = Callable[[str], bool]
@@ -116,6 +116,6 @@ def _by_network(
     def seconds(algorithm: str) -> float:
         return float(simulate(build(algorithm, ranks, nodes), nbytes, network).max())
 
-    tried = [n for n in PREFERRED if fits(n) and (n != "ring" or ranks <= MOST_IN_A_RING)]
+    tried = [n for n in PREFERRED if fits(n) and ("ring" not in n or ranks <= MOST_IN_A_RING)]
     best = min(tried, key=seconds)
     return Choice(best, 1, f"simulated on {name}, {ranks} ranks, {nbytes} B")

@@ -18,6 +18,8 @@ STYLES = {
     "halving-doubling": ("#66ccee", "^"),
     "ring": ("#ccbb44", "v"),
     "hierarchical": ("#882255", "P"),
+    "sorted-linear": ("#999933", "p"),
+    "pre-reduced-ring": ("#dd7711", "h"),
     "mpi": ("#222222", "X"),
     "mpi-nonblocking": ("#ee6677", "<"),
     "mpi-persistent": ("#aa3377", ">"),

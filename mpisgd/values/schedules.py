@@ -1,6 +1,7 @@
 """All-reduces by name: those of `allreduce`, and the user's, verified before they run."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from allreduce import algorithms, collectives
 from allreduce.errors import ScheduleError
@@ -18,6 +19,7 @@ def build(
     size: int,
     nodes: Sequence[int] | None = None,
     *,
+    order: Sequence[int] | None = None,
     verified: bool = True,
     rounded: bool = False,
 ) -> Schedule:
@@ -28,7 +30,7 @@ def build(
     Raises ScheduleError for a name that nothing has, UsageError for a plug-in that is wrong.
     """
     try:
-        return algorithms.build(name, size, nodes)
+        return algorithms.build(name, size, nodes, order)
     except ScheduleError as error:
         if size < 1 or not plugins.is_known("allreduce", name):
             raise ScheduleError(f"{error}, {plugins.SYNTAX}") from None
@@ -45,10 +47,12 @@ def build(
     return schedule.named(name)
 
 
-def maker(name: str, size: int, nodes: Sequence[int] | None = None) -> collectives.Maker:
-    """What makes all-reduces `name` of `size` ranks; names, `nodes` and errors as for `build`, and
-    the MPI library's own."""
-    return collectives.maker(name, size, nodes, build)
+def maker(
+    name: str, size: int, nodes: Sequence[int] | None = None, order: Sequence[int] | None = None
+) -> collectives.Maker:
+    """What makes all-reduces `name` of `size` ranks; names, `nodes`, `order` and errors as for
+    `build`, and the MPI library's own."""
+    return collectives.maker(name, size, nodes, partial(build, order=order))
 
 
 def digests(names: Iterable[str], size: int) -> dict[str, str]:

@@ -1,0 +1,48 @@
+"""When ranks came to the averages of a recorded run: from the columns of /steps.
+
+A rank comes to an average when it has done the gradient of the step, its looks, and its own update
+where parameters are averaged. Ranks count time from when they began together: what their clocks
+have drifted apart since is in it.
+"""
+
+import numpy as np
+
+from mpisgd.algorithms.policies import POLICIES
+from mpisgd.store.reader import Run, read
+from mpisgd.training.effective import AVERAGING
+from mpisgd.values.errors import UsageError
+
+OPTION = "--arrival"
+
+
+def late_s(run: Run) -> np.ndarray:
+    """Seconds [average, rank] after the first that each rank came to each average; of a run
+    without averages among all ranks, or of one rank, no rows."""
+    config, start = run.config, run.steps["start_s"]
+    algorithm = config.get("algorithm")
+    if run.kind != "train" or run.ranks < 2 or algorithm in POLICIES or algorithm == "stale":
+        return np.zeros((0, run.ranks))
+    come = start + run.steps["compute_s"] + run.steps["poll_s"]
+    if algorithm in AVERAGING:
+        tau = config.get("tau") or 1
+        come = (come + run.steps["update_s"])[tau - 1 :: tau]
+    come = come[np.isfinite(come).all(axis=1)]
+    return come - come.min(axis=1, keepdims=True)
+
+
+def skews(path: str, ranks: int | None = None) -> np.ndarray:
+    """`late_s` of a file. UsageError if that is no run with averages, or not of so many `ranks`."""
+    with read(path) as run:
+        if run.kind != "train":
+            raise UsageError(OPTION, path, "a result of mpisgd train")
+        found = late_s(run)
+        if not len(found):
+            raise UsageError(OPTION, path, "a run whose ranks average: it has no averages")
+        if ranks is not None and run.ranks != ranks:
+            raise UsageError(OPTION, path, f"is of {run.ranks} ranks, and these are {ranks}")
+    return found
+
+
+def order(late: np.ndarray) -> list[int]:
+    """The ranks, by how late they usually come: who comes first first."""
+    return np.argsort(np.median(late, axis=0), kind="stable").tolist()
