@@ -95,7 +95,7 @@ def test_a_network_that_was_changed_has_a_star_and_a_note(capsys):
 
 def test_no_option_is_left_out_above():
     options = {o for action in parser()._actions for o in action.option_strings} - {"-h", "--help"}
-    assert options == {*CHANGES, "--goal"}
+    assert options == {*CHANGES, "--goal", "--arrival"}
 
 
 def test_every_field_of_a_network_has_an_option():
@@ -122,7 +122,7 @@ def test_the_paper_s_message(capsys):
 
 def test_rows_are_algorithms_times_ranks_times_sizes(capsys):
     found = rows(capsys, "--algorithm", "all", "--ranks", "1,2,5:6", "--bytes", "4:16,1K")
-    assert len(found) == 6 * 4 * 4
+    assert len(found) == 8 * 4 * 4
     assert all(tuple(row) == COLUMNS for row in found)
     assert found[0]["median_s"] == 0
     assert found[0]["algbw_GBps"] is None
