@@ -40,7 +40,7 @@ def rows(named: Named) -> list[dict[str, Any]]:
         {
             "file": named.name, "rank": rank, "averages": len(late), "last": int(count),
             "last_share": count / len(late), "held_up_s": float(cost[rank]),
-            "held_up_share": cost[rank] / seconds if seconds else None,
+            "held_up_share": float(cost[rank]) / seconds if seconds else None,
             "late_s": float(np.median(late[:, rank])),
         }
         for rank, count in enumerate(last.sum(axis=0).tolist())

@@ -18,11 +18,16 @@ OPTION = "--arrival"
 def late_s(run: Run) -> np.ndarray:
     """Seconds [average, rank] after the first that each rank came to each average; of a run
     without averages among all ranks, or of one rank, no rows."""
-    config, start = run.config, run.steps["start_s"]
-    algorithm = config.get("algorithm")
-    if run.kind != "train" or run.ranks < 2 or algorithm in POLICIES or algorithm == "stale":
+    config, algorithm = run.config, run.config.get("algorithm")
+    if (
+        "start_s" not in run.steps
+        or run.kind != "train"
+        or run.ranks < 2
+        or algorithm in POLICIES
+        or algorithm == "stale"
+    ):
         return np.zeros((0, run.ranks))
-    come = start + run.steps["compute_s"] + run.steps["poll_s"]
+    come = run.steps["start_s"] + run.steps["compute_s"] + run.steps["poll_s"]
     if algorithm in AVERAGING:
         tau = config.get("tau") or 1
         come = (come + run.steps["update_s"])[tau - 1 :: tau]
