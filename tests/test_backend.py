@@ -1,4 +1,4 @@
-"""`--backend cupy`: which device, what is refused in one line, and where data lie."""
+"""`--backend cupy`: which device, where data lie, and that nothing in a step waits."""
 
 import sys
 from typing import Any
@@ -11,11 +11,9 @@ from allreduce.testing import device as double
 from allreduce.testing.device import runtime
 from mpisgd.data import Dataset
 from mpisgd.data.device import Resident, Sent, there
-from mpisgd.experiment.experiment import Experiment
 from mpisgd.mpi import devices
 from mpisgd.training.gradient import clip
 from mpisgd.training.report import GRADIENT, LOSS, PARAMETERS, Report
-from mpisgd.values.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -27,30 +25,6 @@ def cupy(monkeypatch):
     vars(double.settings).update(before)
     runtime.recover()
     runtime.local.device = 0
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"device": 1}, "--device 1: --backend numpy has none"),
-        ({"backend": "gpu"}, "--backend 'gpu': one of numpy, cupy"),
-        ({"backend": "cupy", "device": "first"}, "--device 'first': a whole number in"),
-        ({"backend": "cupy", "model": "quadratic"}, "--model 'quadratic': not with --backend cupy"),
-        (
-            {"backend": "cupy", "algorithm": "async", "push": "layerwise"},
-            "--push 'layerwise': not with --backend cupy",
-        ),
-    ],
-)
-def test_what_does_not_go_together(options, said):
-    with pytest.raises(UsageError) as mistake:
-        Experiment.read(options)
-    assert said in str(mistake.value)
-
-
-def test_a_virtual_run_has_no_device():
-    with pytest.raises(UsageError, match="--backend 'cupy': only without --virtual"):
-        Experiment.read({"backend": "cupy"}).check_world(virtual=True)
 
 
 @pytest.mark.parametrize(("rank", "asked", "chosen"), [(0, "auto", 0), (5, "auto", 2), (1, 2, 2)])

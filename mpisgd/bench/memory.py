@@ -9,6 +9,7 @@ import numpy as np
 from allreduce.collectives import CARRIERS, carrier
 from allreduce.measure import Barrier, gather
 from mpisgd.bench.operations import MOCK_UPS
+from mpisgd.experiment.backends import BACKENDS
 from mpisgd.mpi import aware, devices, session
 from mpisgd.mpi.aware import Awareness
 from mpisgd.values.errors import UsageError
@@ -19,7 +20,7 @@ TIMED = 20  # calls by the device's clock
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that say so."""
     add = parser.add_argument
-    add("--backend", choices=devices.BACKENDS, default="numpy", help="whose arrays [numpy]")
+    add("--backend", choices=BACKENDS, default="numpy", help="whose arrays [numpy]")
     add("--device", metavar="N", help="with cupy: which of the devices that this "
         "rank sees; auto: its number on its node modulo how many these are [auto]")  # fmt: skip
     add("--cuda-aware", choices=aware.CHOICES, default="auto", help="whether device memory goes to "

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from mpisgd.experiment.backends import BACKENDS, HOST
 from mpisgd.mpi import mpiexec
 from mpisgd.store.target import check_target
 from mpisgd.values import progress, tables
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", action="store_true", help="also write DIR/report.html, a page")
     parser.add_argument("--overwrite", action="store_true", help="replace earlier result files")
+    parser.add_argument("--backend", choices=BACKENDS, default="numpy", help="as of train [numpy]")
     parser.add_argument("--format", choices=tables.FORMATS, default="table", help="[table]")
 
 
@@ -58,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for name, options in progress.over(list(RUNS.items()), "demo", "run"):
         words = ["train", *options.split(), *COMMON.split(), "--output", files[name], "--overwrite"]
+        words += ["--backend", arguments.backend] if arguments.backend != HOST else []
         print("mpiexec -n", RANKS, "mpisgd", *words, file=sys.stderr, flush=True)
         done = launcher.run(RANKS, mpiexec.own(["mpisgd", *words]), timeout=TIMEOUT)
         if done.returncode:

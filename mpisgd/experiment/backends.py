@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mpisgd.experiment.experiment import Experiment
 
 HOST = "numpy"
+BACKENDS = (HOST, "cupy")
 
 
 def unfitting(experiment: "Experiment") -> Iterator[UsageError]:

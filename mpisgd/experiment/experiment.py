@@ -142,7 +142,7 @@ class Experiment:
         False, options.switch(), "decay min(--ema, (1 + t) / (10 + t)) at update t"
     )
     backend: str = _option(
-        "numpy", options.one_of(("numpy", "cupy")), "what computes: the host, or a device by CuPy"
+        "numpy", options.one_of(backends.BACKENDS), "what computes: the host, or a device by CuPy"
     )
     device: int | str = _option(
         "auto", options.or_word(options.whole(0, 4095), "auto"), "which, with --backend cupy"

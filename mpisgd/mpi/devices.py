@@ -17,7 +17,6 @@ from mpisgd.mpi.session import local_rank
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import whole
 
-BACKENDS = ("numpy", "cupy")
 INSTALL = "pip install -e '.[{}]' where mpisgd was cloned"
 PLACE = "--backend cupy"
 
