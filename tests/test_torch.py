@@ -6,7 +6,10 @@ import sys
 import numpy as np
 import pytest
 
+from allreduce import arrays
+from allreduce.testing import device as double
 from mpisgd.data import load
+from mpisgd.data.device import there as on_device
 from mpisgd.models import build
 from mpisgd.values.errors import UsageError
 
@@ -50,29 +53,30 @@ def test_other_buffers_and_dtypes_in_between_change_no_bit():
     np.testing.assert_allclose(other.flat, first.flat, rtol=1e-3, atol=1e-6)
 
 
-def test_on_a_device_of_its_own_the_result_is_the_same(monkeypatch):
-    """The copies to and from a device, tried on the host: parts come back as they are ready."""
-    from mpisgd.models.torch_flat import Flat
+def test_parameters_on_a_device_are_used_and_differentiated_where_they_lie(monkeypatch):
+    """On a double, whose bytes PyTorch sees as those of the host once all before is done."""
+    from mpisgd.models import torch_flat, torch_model
 
+    on_host = torch_flat.tensor
+
+    def tensor(array):
+        if isinstance(array, double.ndarray):
+            array.now()
+        return on_host(getattr(array, "host", array))
+
+    for module in (torch_flat, torch_model):
+        monkeypatch.setattr(module, "tensor", tensor)
     dataset = load("digits")
-    results = []
-    for staged in (False, True):
-        monkeypatch.setattr(Flat, "_staged", staged)
-        model = build("torch:cnn", dataset)
-        parameters = start(model)
-        gradient = parameters.like()
-        seen = []
-
-        def ready(low, gradient=gradient, seen=seen):
-            seen.append((low, gradient.flat[low:].tobytes()))
-
-        for _ in range(2):
-            model.gradient(parameters, *dataset.batch(np.arange(8)), gradient, silent, ready)
-            parameters.flat -= 0.1 * gradient.flat
-        results.append(
-            (seen, gradient.flat.tobytes(), model.evaluate(parameters, *dataset.test(0, 9)))
-        )
-    assert results[0] == results[1]
+    model, memory = build("torch:cnn", dataset), arrays.of(double.zeros(1))
+    here = start(model)
+    there, batches = here.to(memory), on_device(dataset, memory)
+    slope, slope_there, rows = here.like(), there.like(), np.arange(8)
+    double.zeros(1).now()
+    loss = model.gradient(here, *dataset.batch(rows), slope, silent)
+    told = model.gradient(there, *batches.batch(rows), slope_there, silent)
+    assert isinstance(told, double.ndarray)
+    assert (float(told), slope_there.flat.now().tobytes()) == (loss, slope.flat.tobytes())
+    assert model.evaluate(there, *batches.test(0, 9)) == model.evaluate(here, *dataset.test(0, 9))
 
 
 def test_what_is_ready_is_final():

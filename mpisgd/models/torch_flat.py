@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -12,15 +13,22 @@ from mpisgd.training.parameters import Parameters
 LEAST_WEIGHT = 0.1  # of a new batch in running statistics, as in PyTorch
 
 
+def tensor(array: Any) -> Any:
+    """A tensor over the memory of an array: of the host, or of a device by its CUDA interface."""
+    if isinstance(array, np.ndarray):
+        return torch.from_numpy(array)
+    return torch.as_tensor(array, device=f"cuda:{array.device.id}")
+
+
 class Flat:
-    """The parameters of a module in the flat buffers of others, or in copies on a device.
+    """The parameters of a module in the flat buffers of others, wherever these lie.
 
     `shapes`: name -> shape, in the order in which they lie in the buffers.
     """
 
-    def __init__(self, module: Any, device: str, arrived: Callable[[str], None]):
+    def __init__(self, module: Any, arrived: Callable[[str], None]):
         """arrived(name): called when a parameter's gradient of a backward pass is complete."""
-        self.module, self.device = module, device
+        self.module = module
         self.parameters: list[nn.Parameter] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._starts = [0]
@@ -29,7 +37,7 @@ class Flat:
         for name, old in list(module.named_parameters()):
             index = len(self.parameters)
             owner, _, attribute = name.rpartition(".")
-            parameter = nn.Parameter(torch.empty(0, device=device))
+            parameter = nn.Parameter(torch.empty(0))
             parameter.register_post_accumulate_grad_hook(
                 lambda _, index=index, name=name: self._complete(index, name)
             )
@@ -41,7 +49,6 @@ class Flat:
         self._values: Parameters | None = None
         self._slopes: Parameters | None = None
         self._slope_views: list[Any] = []
-        self._on_device: tuple[Any, Any] = (None, None)
         self._ready: Ready | None = None
         self._done = [False] * len(self.parameters)
         self._top = self._told = len(self.parameters)
@@ -49,18 +56,16 @@ class Flat:
     def bind(self, values: Parameters, slopes: Parameters | None, ready: Ready | None) -> None:
         """Let the module's parameters be `values`, and put its gradients into `slopes`.
 
-        ready: see Model.gradient. On a device: copy the parameters to it.
+        ready: see Model.gradient.
         """
         for parameter in self.parameters:
             parameter.grad = None
         if values is not self._values:
-            for parameter, view in zip(self.parameters, self._views(values, 0), strict=True):
+            for parameter, view in zip(self.parameters, self._views(values), strict=True):
                 parameter.data = view
             self._values = values
         if slopes is not None and slopes is not self._slopes:
-            self._slopes, self._slope_views = slopes, self._views(slopes, 1)
-        if self._staged:
-            self._on_device[0].copy_(torch.from_numpy(values.flat))
+            self._slopes, self._slope_views = slopes, self._views(slopes)
         self._ready = ready
         self._done = [False] * len(self.parameters)
         self._top = self._told = len(self.parameters)
@@ -74,28 +79,11 @@ class Flat:
         self._deliver()
         self._ready = None
 
-    @property
-    def _staged(self) -> bool:
-        return self.device != "cpu"
-
-    def _views(self, host: Parameters, which: int) -> list[Any]:
+    def _views(self, whole: Parameters) -> list[Any]:
         """Each parameter's part of the flat tensor."""
-        home = self._home(host, which)
+        home = tensor(whole.flat)
         bounds = zip(self._starts, self._starts[1:], self.shapes.values(), strict=False)
         return [home[start:stop].view(shape) for start, stop, shape in bounds]
-
-    def _home(self, host: Parameters, which: int) -> Any:
-        """The flat tensor that the views lie in."""
-        flat = torch.from_numpy(host.flat)
-        if not self._staged:
-            return flat
-        kept = self._on_device[which]
-        if kept is None or kept.dtype != flat.dtype:
-            kept = torch.empty_like(flat, device=self.device)
-            homes = list(self._on_device)
-            homes[which] = kept
-            self._on_device = homes[0], homes[1]
-        return kept
 
     def _complete(self, index: int, name: str) -> None:
         # To a gradient that is there PyTorch would add: with its zeros twice the work of moving it.
@@ -114,10 +102,6 @@ class Flat:
         whole = top == 0 or self._owners[top - 1] != self._owners[top]
         if not whole or top == self._told:
             return
-        assert self._slopes is not None
-        if self._staged:
-            part = slice(self._starts[top], self._starts[self._told])
-            torch.from_numpy(self._slopes.flat)[part].copy_(self._on_device[1][part])
         self._told = top
         if self._ready is not None:
             self._ready(self._starts[top])
@@ -130,8 +114,8 @@ class Running:
     for each normalising layer NAME; float64, which holds float32 as it is.
     """
 
-    def __init__(self, layers: dict[str, Any], device: str):
-        self.layers, self.device = layers, device
+    def __init__(self, layers: dict[str, Any]):
+        self.layers, self.device = layers, "cpu"
         shapes: dict[str, tuple[int, ...]] = {}
         for name, layer in layers.items():
             size = (layer.num_features,)
@@ -144,12 +128,12 @@ class Running:
         self.reset()
 
     @classmethod
-    def of(cls, module: Any, device: str) -> "Running | None":
+    def of(cls, module: Any) -> "Running | None":
         """Those of `module`; None if it does not normalise."""
         layers = {
             name: part for name, part in module.named_modules() if isinstance(part, nn.BatchNorm2d)
         }
-        return cls(layers, device) if layers else None
+        return cls(layers) if layers else None
 
     def reset(self) -> None:
         """Means zero, variances one, counts zero."""

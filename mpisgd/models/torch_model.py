@@ -1,10 +1,8 @@
 """PyTorch networks behind the Model protocol, on the same flat buffers as all other models.
 
 Parameters of the module are views of the flat buffer, and each gradient is moved to its place in
-the other as soon as backward has it: where the module runs on the host, NumPy, MPI and PyTorch see
-one memory. On a GPU (where
-PyTorch finds one) the module lives in two flat buffers of the device, and a step copies the
-parameters there and the gradient back. What data a network can learn: torch_data, asked before.
+the other as soon as backward has it: NumPy, or CuPy on a device (`--backend cupy`), MPI and PyTorch
+see one memory. What data a network can learn: torch_data, asked before.
 """
 
 import dataclasses
@@ -15,10 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from allreduce.arrays import HOST, Device, Host
 from mpisgd.data import Dataset
 from mpisgd.models import ModelOptions, Progress, Ready, Sums
 from mpisgd.models.layers import Meter
-from mpisgd.mpi.session import local_rank
 from mpisgd.predict.nets.language import Net, lower
 from mpisgd.training.parameters import Parameters
 from mpisgd.values.errors import MissingExtra
@@ -29,7 +27,7 @@ try:
 except ImportError:
     raise MissingExtra("PyTorch", "--model torch:...", "torch") from None
 
-from mpisgd.models.torch_flat import Flat, Running
+from mpisgd.models.torch_flat import Flat, Running, tensor
 
 # Threads change bits and timings; the command line sets this variable from --blas-threads.
 THREADS = "OMP_NUM_THREADS"
@@ -91,27 +89,28 @@ class TorchModel:
         net: Net,
         make: Callable[[], Any],
         criterion: Criterion,
-        device: str | None = None,
     ):
-        """make: builds the module that `net` describes. device: as PyTorch names it, [the GPU if
-        there is one]."""
+        """make: builds the module that `net` describes."""
         torch.set_num_threads(int(os.environ.get(THREADS, "1") or "1"))
         self.name, self.sample, self.criterion = name, net.sample, criterion
-        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        self.device = device or (f"cuda:{local_rank() % devices}" if devices else "cpu")
         self._make = make
         with torch.device("meta"):  # the values will be those of flat buffers
             self.module = make()
         self._macs = _macs(self.module, net)
         self._total = 3 * sum(self._macs.values())  # forward, and twice as many backward
         self._meter: Meter | None = None
-        self.flat = Flat(self.module, self.device, self._arrived)
+        self.flat = Flat(self.module, self._arrived)
         self.shapes = self.flat.shapes
-        self._running = Running.of(self.module, self.device)
+        self._running = Running.of(self.module)
         self.statistics = None if self._running is None else self._running.statistics
         for part_name, work in self._macs.items():
             part = self.module.get_submodule(part_name)
             part.register_forward_hook(lambda *_, work=work: self._advance(work))
+
+    def move(self, memory: Host) -> None:
+        """Parameters and batches will lie there; running statistics stay the host's."""
+        if self._running is not None and isinstance(memory, Device):
+            self._running.device = f"cuda:{memory.number}"
 
     def plain(self, parameters: Parameters) -> Any:
         """The module with a copy of `parameters` in memory of its own, without hooks: what any
@@ -121,7 +120,7 @@ class TorchModel:
             {name: torch.from_numpy(view.copy()) for name, view in parameters.views.items()},
             strict=False,
         )
-        return module.to(torch.from_numpy(parameters.flat).dtype)
+        return module.to(tensor(parameters.flat).dtype)
 
     def initialise(self, parameters: Parameters, generator: np.random.Generator) -> None:
         """Weights normal with variance 2 / inputs (He et al. 2015), biases zero, scales one."""
@@ -167,7 +166,8 @@ class TorchModel:
         self.flat.finish()
         if last < 1.0:
             progress(1.0)
-        return float(loss.detach())
+        memory, loss = parameters.memory, loss.detach()
+        return float(loss) if memory is HOST else memory.asarray(loss.double())
 
     def evaluate(self, parameters: Parameters, inputs: np.ndarray, targets: np.ndarray) -> Sums:
         """See Model.evaluate. Normalising layers use `statistics`."""
@@ -175,7 +175,7 @@ class TorchModel:
         self.flat.bind(parameters, None, None)
         self._mode(learning=False)
         if self._running is not None:
-            self._running.load(torch.from_numpy(parameters.flat).dtype)
+            self._running.load(tensor(parameters.flat).dtype)
         with torch.no_grad():
             for start in range(0, len(targets), rows):
                 part = slice(start, start + rows)
@@ -212,8 +212,9 @@ class TorchModel:
 
     def _batch(self, parameters: Parameters, inputs: np.ndarray, targets: np.ndarray) -> Any:
         shaped = inputs.reshape(len(inputs), *self.sample).astype(parameters.dtype, copy=False)
-        images = torch.from_numpy(np.ascontiguousarray(shaped))
-        return images.to(self.device), torch.from_numpy(targets).to(self.device)
+        if parameters.memory is HOST:
+            shaped = np.ascontiguousarray(shaped)
+        return tensor(shaped), tensor(targets)
 
     @contextmanager
     def _metered(self, progress: Progress, rows: int):
