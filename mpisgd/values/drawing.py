@@ -23,7 +23,7 @@ STYLES = {
     "mpi": ("#222222", "X"),
     "mpi-nonblocking": ("#ee6677", "<"),
     "mpi-persistent": ("#aa3377", ">"),
-    "nccl": ("#559900", "p"),
+    "nccl": ("#559900", "*"),
     "mpi-reduce-bcast": ("#886644", "+"),
     "mpi-reduce-scatter-allgather": ("#ddaa77", "x"),
     # Training.
