@@ -12,17 +12,28 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from allreduce.arrays import HOST, Device, Host
 from allreduce.measure import gather
 from mpisgd.experiment.arguments import add_arguments as add_options
 from mpisgd.experiment.arguments import from_arguments
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.models import HIDDEN
 from mpisgd.predict import calibration
-from mpisgd.predict.links import Measured, alone, habits, messages, network_of, seconds_of
+from mpisgd.predict.links import (
+    Measured,
+    alone,
+    copies,
+    ended,
+    habits,
+    messages,
+    network_of,
+    seconds_of,
+)
 from mpisgd.store.lock import held_together
 from mpisgd.store.target import check_not_read, check_target
 from mpisgd.values import files, progress, tables
@@ -33,7 +44,8 @@ DOUBTFUL = 2.0  # an interval that ends above so many times its beginning
 COLUMNS = ("quantity", "value", "unit", "ci_low", "ci_high", "repetitions")
 UNITS = {"latency_s": "s", "bandwidth_Bps": "B/s", "overhead_s": "s", "look_s": "s",
          "sum_s_per_B": "s/B", "eager_limit_B": "B", "node_latency_s": "s",
-         "node_bandwidth_Bps": "B/s", "burst_B": "B"}  # fmt: skip
+         "node_bandwidth_Bps": "B/s", "burst_B": "B", "copy_out_Bps": "B/s", "copy_in_Bps": "B/s",
+         "copy_latency_s": "s"}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +93,7 @@ def _calibrate(
     from mpisgd.mpi import cores
 
     rank, size = comm.Get_rank(), comm.Get_size()
+    memory = _memory(comm, experiment)
     where = cores.places(comm, experiment.deadline_s)
     hosts = where.hosts
     if rank == 0 and where.crowded:
@@ -89,7 +102,8 @@ def _calibrate(
         found = messages(comm, hosts, repetitions, experiment.deadline_s)
         bar.update()
         words = habits(comm, hosts, found, repetitions, experiment.deadline_s)
-        found |= alone(comm, np.dtype(experiment.dtype), repetitions)
+        found |= alone(comm, np.dtype(experiment.dtype), repetitions, memory)
+        staged = copies(memory, repetitions) if isinstance(memory, Device) else {}
         bar.update()
         own = []
         for batch in batches:
@@ -99,13 +113,16 @@ def _calibrate(
     if rank == 0:
         per_batch = slowest.reshape(len(batches), repetitions)
         steps = {b: Measured.of(row.tolist()) for b, row in zip(batches, per_batch, strict=True)}
-        rows = [*_rows(found, steps), *({"quantity": k, "value": v} for k, v in words.items())]
+        rows = [
+            *_rows(found | staged, steps),
+            *({"quantity": k, "value": v} for k, v in words.items()),
+        ]
         print(tables.render(COLUMNS, rows, arguments.format))
-        _warn(found | {f"step at batch {batch}": each for batch, each in steps.items()})
+        _warn(found | staged | {f"step at batch {batch}": each for batch, each in steps.items()})
         if arguments.output is not None:
             path = Path(arguments.output)
             links = network_of(path.stem, found, hosts).with_(**words)
-            text = links.toml() + _notes(found, steps, experiment, hosts)
+            text = links.toml() + _notes(found, steps, experiment, hosts, staged)
             files.write(path, text.encode())
     return 0
 
@@ -135,6 +152,20 @@ def _warn(found: Mapping[str, Measured]) -> None:
         )
 
 
+def _memory(comm: Any, experiment: Experiment) -> Host:
+    """Where a step computes. UsageError on all ranks where one has no such device."""
+    from mpisgd.experiment.building import build_memory
+    from mpisgd.mpi import session
+
+    memory, error = HOST, None
+    try:
+        memory = build_memory(experiment)
+    except UsageError as mistake:
+        error = mistake
+    session.agree(comm, error, experiment.deadline_s)
+    return memory
+
+
 def _step_seconds(
     experiment: Experiment, batch: int, rank: int, size: int, repetitions: int
 ) -> list[float]:
@@ -144,11 +175,12 @@ def _step_seconds(
     dataset = load(experiment)
     chosen = resolve_for(replace(experiment, batch=batch), dataset, size)
     worker = build_worker(chosen, dataset, Place(rank, size))
-    inputs, targets = dataset.batch(worker.sampler.indices(1, rank))
+    inputs, targets = worker.dataset.batch(worker.sampler.indices(1, rank))
 
     def step() -> None:
         worker.model.gradient(worker.parameters, inputs, targets, worker.gradient, lambda s: None)
         worker.optimiser.step(worker.parameters.flat, worker.gradient.flat, 0.0)
+        ended(worker.parameters.memory)
 
     step()
     return [seconds_of(step) for _ in range(repetitions)]
@@ -173,9 +205,14 @@ def _values(measured: Measured) -> dict[str, float]:
 
 
 def _notes(
-    found: dict[str, Measured], steps: dict[int, Measured], experiment: Experiment, hosts: list[str]
+    found: dict[str, Measured],
+    steps: dict[int, Measured],
+    experiment: Experiment,
+    hosts: list[str],
+    staged: Mapping[str, Measured] = MappingProxyType({}),
 ) -> str:
-    """The table [calibration]: intervals and step times, which a network file may carry."""
+    """The table [calibration]: intervals and step times, which a network file may carry, and what
+    is `staged` beside messages, which it does not price."""
     lines = ["", "[calibration]", f'created_utc = "{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"']
     lines.append(f"ranks = {len(hosts)}")
     lines.append(f"hosts = {len(set(hosts))}")
@@ -183,6 +220,7 @@ def _notes(
     lines.append(f"hidden = {list(experiment.hidden or HIDDEN.get(experiment.model, ()))}")
     lines.append(f'data = "{experiment.data}"')
     lines.append(f'dtype = "{experiment.dtype}"')
+    lines.append(f'backend = "{experiment.backend}"')
     lines.append(f"batches = {list(steps)}")
     lines.append(f"step_s = {[measured.value for measured in steps.values()]}")
     intervals = [[measured.low, measured.high] for measured in steps.values()]
@@ -192,6 +230,7 @@ def _notes(
     if doubtful:
         why = f"their intervals begin at 0 or span more than a factor of {DOUBTFUL:g}"
         lines.append(f"doubtful = {json.dumps(doubtful)}  # {why}")
-    for key, measured in found.items():
+    lines += [f"{key} = {measured.value!r}" for key, measured in staged.items()]
+    for key, measured in {**found, **staged}.items():
         lines.append(f"{key}_interval = [{measured.low!r}, {measured.high!r}]")
     return "\n".join(lines) + "\n"

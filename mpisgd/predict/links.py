@@ -11,13 +11,14 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from allreduce.arrays import HOST, Device, Host
 from allreduce.measure import gather, median_interval
 from allreduce.network import Network
+from allreduce.plan import wait_until
 from allreduce.point_to_point import eager_limit, fan_out, look_seconds, ping_pong
 from mpisgd.mpi.lab import BURST
 
@@ -112,17 +113,51 @@ def habits(
     return words
 
 
-def alone(comm: Any, dtype: np.dtype, repetitions: int) -> dict[str, Measured]:
-    """What a rank does by itself: adding what has come, and looking in vain."""
+def alone(comm: Any, dtype: np.dtype, repetitions: int, memory: Host = HOST) -> dict[str, Measured]:
+    """What a rank does by itself: adding what has come, there, and looking in vain."""
     count = SUM_BYTES // dtype.itemsize
-    target, other = np.zeros(count, dtype), np.zeros(count, dtype)
-    add = partial(np.add, target, other, out=target)
+    target, other = memory.zeros(count, dtype), memory.zeros(count, dtype)
+
+    def add() -> None:
+        memory.add(target, other)
+        ended(memory)
+
     add()
     sums = [seconds_of(add) / SUM_BYTES for _ in range(repetitions)]
     return {
         "sum_s_per_B": Measured.of(sums),
         "look_s": Measured.of(look_seconds(comm, repetitions)),
     }
+
+
+def copies(memory: Device, repetitions: int) -> dict[str, Measured]:
+    """What staging costs beside messages: copies between the device and pinned memory."""
+    count, dtype = LARGE // 4, np.dtype(np.float32)
+    array, pinned = memory.zeros(count, dtype), memory.pinned(count, dtype)
+
+    def seconds(copy: Callable[..., None], there: Any, here: Any) -> list[float]:
+        def once() -> None:
+            copy(there, here)
+            ended(memory)
+
+        once()
+        return [seconds_of(once) for _ in range(repetitions)]
+
+    out = seconds(memory.to_host, pinned, array)
+    back = seconds(memory.to_device, array, pinned)
+    small = seconds(memory.to_host, pinned[:1], array[:1])
+    return {
+        "copy_out_Bps": Measured.of([LARGE / each for each in out]),
+        "copy_in_Bps": Measured.of([LARGE / each for each in back]),
+        "copy_latency_s": Measured.of(small),
+    }
+
+
+def ended(memory: Host) -> None:
+    """Until all that was queued on it is done."""
+    over = memory.fence()
+    if over is not None:
+        wait_until(over)
 
 
 def network_of(name: str, found: dict[str, Measured], hosts: list[str]) -> Network:

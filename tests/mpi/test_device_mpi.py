@@ -1,6 +1,7 @@
 """The benchmarks on a double of a device that stands in for CuPy, on real ranks."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from allreduce.algorithms import ALGORITHMS
 from allreduce.collectives import CARRIERS
 from allreduce.native import NATIVE
 from allreduce.testing import device
+from mpisgd import cli
 from mpisgd.bench.operations import MOCK_UPS
 from mpisgd.store.reader import read
 
@@ -111,6 +113,22 @@ def test_what_cannot_carry_averages_is_refused_by_name_and_nothing_is_written(
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_calibration_times_steps_sums_and_copies_there(mpi, tmp_path):
+    file = tmp_path / "here.toml"
+    command = ["mpisgd", "calibrate", "--backend", "cupy", "--repetitions", "6", "--batches", "4",
+               "--output", str(file), "--format", "json"]  # fmt: skip
+    done = mpi.run(2, command, timeout=60, environment={"PYTHONPATH": STAND_IN})
+    rows = {row["quantity"]: row["value"] for row in json.loads(done.stdout)}
+    found = tomllib.loads(file.read_text())["calibration"]
+    assert found["backend"] == "cupy"
+    for key in ("copy_out_Bps", "copy_in_Bps", "copy_latency_s"):
+        assert rows[key] == found[key] > 0
+        assert key not in found.get("doubtful", [])  # it is nothing that a network has
+    assert (
+        cli.main(["simulate", "--algorithm", "ring", "--ranks", "2", "--network", str(file)]) == 0
+    )
 
 
 def test_a_fault_of_the_device_ends_all_ranks_by_its_name(mpi):
