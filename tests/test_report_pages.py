@@ -1,6 +1,7 @@
 """The page, the figures and the timeline of a report."""
 
 import base64
+import hashlib
 import html
 import json
 import re
@@ -17,6 +18,7 @@ from mpisgd.report.columns import meanings
 from mpisgd.report.figures import draw, encoded
 from mpisgd.report.html import page
 from mpisgd.report.sections import filled, report
+from mpisgd.report.summary import summary
 from mpisgd.report.targets import Target
 from mpisgd.report.trace import SPAN_B, Timeline, steps_of
 from mpisgd.store.reader import read
@@ -64,7 +66,7 @@ def runs_in(folder):
 class Tags(HTMLParser):
     """The tags of a page, and whether they are balanced."""
 
-    VOID = ("meta", "img", "br", "link")
+    VOID = ("meta", "img", "br", "link", "input")
 
     def __init__(self, text):
         super().__init__()
@@ -95,7 +97,7 @@ def text(made):
 def test_the_page_is_whole_and_shows_nothing_unescaped(text):
     tags = Tags(text)
     assert tags.open == []
-    assert "script" not in tags.tags
+    assert tags.tags.count("script") == 1
     assert html.escape("<script>alert", quote=False) in text
     assert "is &lt;damaged&gt;" in text
     assert not re.search(r"(src|href)=[\"']?(https?:|//)", text)
@@ -112,6 +114,33 @@ def test_what_a_file_was_made_with_is_folded_twice(made, text):
     assert text.count("<pre>") == 3 * len(made.runs)
 
 
+def test_browsers_run_the_script_of_the_page_and_no_other(text):
+    """Its digest is in the page's policy, which forbids all else."""
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert policy.split("; ")[0] == "default-src 'none'"
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert not re.search(r"fetch|XMLHttp|import|eval|innerHTML", script)
+
+
+def test_the_page_begins_with_what_the_reader_came_for(tmp_path):
+    runs = [run_of(tmp_path / f"{name}.h5", name) for name in ("local", "dasgd")]
+    made = report(runs, [Target(0.5), Target(0.75)])
+    lines = summary(made)
+    assert 3 <= len(lines) <= 5
+    assert lines[0] == "2 training runs; they differ by algorithm."
+    assert lines[1].startswith("Fastest to accuracy 0.75 (wall seconds): local, 4 s; next dasgd")
+    assert lines[2].startswith("Most accurate (wall runs): ")
+    text = page(made)
+    places = [text.index(part) for part in (*lines[:1], "<h2>Figures", "<h2>Training runs")]
+    assert places == sorted(places)
+
+
+def test_a_cell_is_sorted_by_its_exact_number_and_shown_as_in_text(text):
+    assert re.search(r'<td class="number[^"]*" data-v="0\.8">0\.8000</td>', text)
+
+
 def test_the_page_explains_its_columns(made, text):
     shown = meanings(filled(s) for s in made.sections if not s.long)
     for key in shown:
@@ -124,7 +153,7 @@ def test_the_page_explains_its_columns(made, text):
 
 def test_the_images_of_the_page_are_the_figures_and_cannot_run(made, text):
     images = [base64.b64decode(source.partition(",")[2]).decode() for source in Tags(text).images]
-    assert len(images) == len(draw(made)) == 9
+    assert len(images) == len(draw(made)) == 10
     assert not any("<script" in image for image in images)
     assert images[0] == encoded(draw(made)["accuracy-time-wall"], "svg").decode()
 
@@ -134,14 +163,14 @@ def test_wall_and_virtual_seconds_never_share_a_figure(made):
     assert sorted(figures) == [
         "accuracy-steps-virtual", "accuracy-steps-wall", "accuracy-time-virtual",
         "accuracy-time-wall", "bandwidth-wall", "breakdown-virtual", "breakdown-wall",
-        "latency-wall", "speedup-wall",
+        "latency-wall", "speedup-wall", "step-parts-wall",
     ]  # fmt: skip
     for name, figure in figures.items():
         axes = figure.axes[0]
         words = set(re.findall("[a-z]+", axes.get_xlabel() + axes.get_title()))
         assert {"virtual", "wall"} & words <= {name.rsplit("-", 1)[1]}
     lines = figures["accuracy-time-virtual"].axes[0].get_lines()
-    assert [line.get_label() for line in lines] == ["dasgd, 2 ranks: v"]
+    assert [line.get_label() for line in lines] == ["dasgd"]
 
 
 def test_the_accuracy_figure_shows_the_numbers_of_the_runs(tmp_path):
@@ -301,9 +330,17 @@ MEASURE = """<!DOCTYPE html><body>
 <iframe style="width:400px;height:900px;border:0" srcdoc="{0}"></iframe>
 <iframe style="width:1280px;height:900px;border:0" srcdoc="{0}"></iframe>
 <pre id=out></pre><script>
+const sorted = d => {{ const head = [...d.querySelectorAll('th')].find(h => h.textContent ==
+  'ranks' && !h.classList.contains('more')); head.firstChild.click();
+  const k = head.cellIndex, rows = [...head.closest('table').tBodies[0].rows];
+  return rows.map(r => Number(r.cells[k].dataset.v)); }};
+const kept = d => {{ const input = d.querySelector('input[type=search]'), table =
+  d.querySelector('table'); input.value = 'virtual'; input.dispatchEvent(new Event('input'));
+  return [...table.tBodies[0].rows].filter(r => !r.hidden).length; }};
 const measured = f => {{ const d = f.contentDocument, images = [...d.images]; return {{
   wide: d.documentElement.scrollWidth, broken: images.filter(i => !i.naturalWidth).length,
-  narrowest: Math.min(...images.map(i => i.clientWidth)), cells: d.querySelectorAll('td').length
+  narrowest: Math.min(...images.map(i => i.clientWidth)), cells: d.querySelectorAll('td').length,
+  ranks: sorted(d), kept: kept(d)
 }} }};
 onload = () => document.getElementById('out').textContent =
   JSON.stringify([...document.querySelectorAll('iframe')].map(measured));
@@ -325,3 +362,5 @@ def test_a_real_browser_shows_the_page_at_phone_and_desk_width(tmp_path, text):
         assert measured["broken"] == 0
         assert measured["narrowest"] >= 320
         assert measured["cells"] > 20
+        assert measured["ranks"] == sorted(measured["ranks"])  # by a click
+        assert measured["kept"] == 1  # of the rows of runs, by a word

@@ -86,7 +86,7 @@ def test_the_row_of_a_run_counts_what_was_used_dropped_and_given_up():
     assert (row["ranks"], row["servers"], row["workers"], row["backups"]) == (4, 1, 3, 1)
     assert (row["updates"], row["used_gradients"], row["dropped_gradients"]) == (2, 4, 2)
     assert (row["given_up"], row["used_samples"], row["dropped_samples"]) == (1, 16, 8)
-    assert row["used_share"] == pytest.approx(4 / 7)
+    assert row["used_share"] == pytest.approx(16 / 24)
     assert row["used_samples_per_s"] == 2.0
     assert (row["staleness_mean"], row["staleness_max"]) == (0, 0)
     assert row["update_s"] == 3.0
@@ -119,7 +119,7 @@ def test_what_came_after_the_end_is_late(computed, complete, dropped, late):
     for row in (shard, servers.row(named)):
         assert (row["dropped_gradients"], row["late_gradients"]) == (dropped, late)
         assert (row["dropped_samples"], row["late_samples"]) == (4 * dropped, 4 * late)
-    assert servers.row(named)["used_share"] == pytest.approx(4 / 8)
+    assert servers.row(named)["used_share"] == pytest.approx(4 / (4 + dropped))
 
 
 @pytest.mark.parametrize("backups", [0, 1, 3])

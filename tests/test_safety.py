@@ -212,12 +212,12 @@ class Page(HTMLParser):
 
     def __init__(self, text: str):
         super().__init__()
-        self.tags: set[str] = set()
+        self.tags: list[str] = []
         self.attributes: set[str] = set()
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
+        self.tags.append(tag)
         self.attributes |= {name for name, _ in attrs}
 
 
@@ -237,7 +237,7 @@ def test_the_page_shows_hostile_names_as_text(tmp_path, monkeypatch):
     runs, problems = collect([f"{name}.h5", f"{name}.h6"])
     assert len(runs) == len(problems) == 1
     made = Page(page(report(runs, [Target(0.5)], problems)))
-    assert "script" not in made.tags
+    assert made.tags.count("script") == 1  # the page's own
     assert not {name for name in made.attributes if name.startswith("on")}
 
 

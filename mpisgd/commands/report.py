@@ -21,8 +21,8 @@ FORMATS = (*tables.FORMATS, "fom")
 
 WIDTH = 132  # columns of a text table that goes to a file or a pipe
 TABLES = (
-    "runs", "servers", "shards", "staleness", "arrivals", "targets", "scaling", "bench",
-    "evaluation", "steps", "reference",
+    "runs", "runs-mean", "servers", "servers-mean", "shards", "staleness", "arrivals", "targets",
+    "targets-mean", "sweep", "scaling", "fits", "bench", "evaluation", "steps", "reference",
 )  # fmt: skip
 LEGEND = True  # --columns without a value, which no text is
 PICTURES = ("png", "svg", "pdf")
@@ -45,6 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a curve of others: columns epochs, accuracy, ...")  # fmt: skip
     parser.add_argument("--thin", metavar="N",
                         help="rows of a run in the tables evaluation and steps")  # fmt: skip
+    grouped = parser.add_mutually_exclusive_group()
+    grouped.add_argument(
+        "--group-by",
+        metavar="A,B,...",
+        help="average runs that agree in these settings [in all but the seed]",
+    )
+    grouped.add_argument("--no-group", action="store_true", help="show each run by itself")
     parser.add_argument("--html", metavar="FILE", help="write one self-contained page")
     parser.add_argument("--figures", metavar="DIR", help="write the figures to this folder")
     parser.add_argument("--picture", choices=PICTURES, default="svg", help="their form [svg]")
@@ -89,6 +96,7 @@ def _report(arguments: argparse.Namespace) -> int:
     thin = None if arguments.thin is None else whole(2, 10**9).read("--thin", arguments.thin)
     curves = [] if arguments.reference is None else reference.load(arguments.reference)
     columns = None if arguments.columns is None else asked_for(arguments.columns)
+    by = None if arguments.group_by is None else asked_for(arguments.group_by, "--group-by")
     _check_outputs(arguments)
     _of_trace(arguments)
     files = find(arguments.files)
@@ -97,7 +105,8 @@ def _report(arguments: argparse.Namespace) -> int:
     for problem in problems:
         print(f"mpisgd report: {problem}", file=sys.stderr)
     if runs:
-        made = _with_curves(report(runs, wanted, problems), arguments, curves, thin)
+        tables_ = report(runs, wanted, problems, by, not arguments.no_group)
+        made = _with_curves(tables_, arguments, curves, thin)
         width, wrap = _widths()
         text = shown(made, arguments.format or "table", arguments.table, width, columns, wrap)
         _write(made, arguments)

@@ -6,16 +6,16 @@ and algorithm, with all others of the set-up in grey behind it.
 
 import math
 from collections.abc import Iterable, Sequence
-from textwrap import fill
 from typing import Any, NamedTuple
 
 from mpisgd.bench.allreduce import fastest
+from mpisgd.report.panels import ACROSS, PANELS
+from mpisgd.report.panels import legend as _legend
+from mpisgd.report.panels import panels as _panels
 from mpisgd.values.drawing import STYLES, style
 
 TOGETHER = 9  # curves in a panel
-ACROSS, PANELS = 4, 60  # in a row, in a figure
 LEAST = -0.5  # hidden share in view: what work does not hide but delays has no floor
-WIDTH, HEIGHT = 3.0, 2.4  # inches of a panel
 GREY = "#d9d9d9"
 SETUP = ("file", "library", "ranks", "dtype", "in_place")
 WORK = ("file", "library", "ranks", "work", "bytes")
@@ -192,50 +192,6 @@ def _has(row: Row, *keys: str, part: str | None = None) -> bool:
     return finite and row["bytes"] > 0 and row.get("part") == part
 
 
-def _panels(
-    titles: Sequence[str], title: str, across: int = 0, share: bool = False
-) -> tuple[Any, list[Any]]:
-    """A figure with an axes for each title, no more than PANELS, and these; `share` one y axis."""
-    from matplotlib.figure import Figure
-
-    shown = titles[:PANELS]
-    across = across or min(ACROSS, len(shown))
-    down = -(-len(shown) // across)
-    width = max(6.4, WIDTH * across)
-    figure = Figure(figsize=(width, max(4.0, HEIGHT * down + 0.8)), layout="constrained")
-    left_out = f" (the first {PANELS} of {len(titles)})" if len(titles) > PANELS else ""
-    figure.suptitle(_plain(title.removesuffix(": ") + left_out), fontsize="medium")
-    made: list[Any] = []
-    for number, text in enumerate(shown):
-        axes = figure.add_subplot(
-            down, across, number + 1, sharey=made[0] if share and made else None
-        )
-        axes.set_title(fill(_plain(text), 36), fontsize="small")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize="small")
-        made.append(axes)
-    return figure, made
-
-
 def _bytes_below(axes: Any) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: size(value).replace(" ", "\n"))
-
-
-def _legend(figure: Any) -> Any:
-    """One for all panels: each label once."""
-    found: dict[str, Any] = {}
-    for axes in figure.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    figure.legend(
-        list(found.values()), [_plain(label) for label in found], loc="outside lower center",
-        ncols=4, fontsize="small", frameon=False,
-    )  # fmt: skip
-    return figure
-
-
-def _plain(text: str) -> str:
-    """Names from files are text: no formula is made of a `$`."""
-    return text.replace("$", r"\$")

@@ -20,6 +20,11 @@ class Named(NamedTuple):
     name: str
     run: Run
 
+    def release(self) -> None:
+        """Forget the long columns of the run, which are read again if asked for."""
+        if isinstance(self.run, Run):
+            self.run.release()
+
 
 def find(words: Sequence[str]) -> list[str]:
     """The files that `words` name; a folder stands for the results in it and below.
@@ -45,7 +50,7 @@ def collect(files: Sequence[str]) -> tuple[list[Named], list[str]]:
         try:
             run = read(file)
             # Damage in what is looked at later is found now, not in the middle of a page.
-            _ = run.restarts, run.cases, speed(run), list(run.arrays())
+            _ = run.restarts, run.cases, speed(run), dict(run.evaluation), list(run.arrays())
             run.release()
             runs.append(Named(printable(file), run))
         except DamagedFile as error:

@@ -4,8 +4,10 @@ Each table is one tuple of columns beside what computes its rows; nothing else l
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
+from mpisgd.experiment.experiment import Experiment
 from mpisgd.values.tables import Column
 
 FILE = Column("file", meaning="the result file", essential=True)
@@ -28,6 +30,12 @@ EFFECTIVE_STEPS = Column(
     "effective_steps", ".6g",
     "steps whose work outlived the merges: a convex merge throws some away", "steps",
 )  # fmt: skip
+
+
+def setting(key: str) -> Column:
+    """The column of an option of `mpisgd train`, with what its help says."""
+    known = {option.name: option.metadata.get("help", "") for option in fields(Experiment)}
+    return Column(key, meaning=str(known.get(key) or "as the run was asked for"))
 
 
 def shown(column: Column) -> Column:

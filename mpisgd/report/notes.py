@@ -15,6 +15,7 @@ WORKLOAD = (
     "model", "hidden", "data", "data_samples", "batch", "optimiser", "rate", "rate_schedule",
     "momentum", "weight_decay", "dtype", "step_time_s", "straggler", "network",
 )  # fmt: skip
+MOST = 4  # different things of a kind that are told
 MOST_EXPOSED = 0.5  # of the bytes in the bucket that cannot be hidden, before it is told
 
 
@@ -22,9 +23,8 @@ def notes(runs: Sequence[Named]) -> list[str]:
     """The notes under a comparison of these runs."""
     train = [named for named in runs if named.run.kind == "train"]
     real = [named for named in runs if not named.run.virtual]
-    found = [_partial(named) for named in runs if not named.run.complete]
-    found += [_resumed(named) for named in train if named.run.restarts]
-    found += [f"{why}: {n.name}" for n in train if (why := idle(n.run.config)) is not None]
+    found = _told(runs, _partial) + _told(train, _resumed)
+    found += _told(train, lambda named: idle(named.run.config))
     found += _assumed(train)
     found += _unequal("clock", "wall and virtual seconds are not comparable", runs, _clock)
     found += _unequal("machine", "machines differ, times are not comparable", real, machine)
@@ -53,7 +53,7 @@ def notes(runs: Sequence[Named]) -> list[str]:
             "weak scaling: the global batch grows with the ranks, an epoch's time is no time to "
             "accuracy"
         )
-    found += [line for named in train for line in _hidden(named)]
+    found += _told(train, _hidden)
     found += _not_committed(runs)
     crowded = [n.name for n in runs if _number(n.run.environment.get("ranks_per_core")) > 1]
     if crowded:
@@ -114,7 +114,9 @@ def _unequal(
         groups.setdefault(value(named), []).append(named.name)
     if len(groups) < 2:
         return []
-    shown = "; ".join(f"{found}: {_listed(names)}" for found, names in groups.items())
+    listed = [f"{found}: {_listed(names)}" for found, names in groups.items()]
+    more = [f"and {len(listed) - MOST} more"] if len(listed) > MOST else []
+    shown = "; ".join([*listed[:MOST], *more])
     return [f"{message} ({key}): {shown}"]
 
 
@@ -122,19 +124,31 @@ def _clock(named: Named) -> str:
     return clock(named.run)
 
 
-def _partial(named: Named) -> str:
-    why = f": {named.run.reason}" if named.run.reason else ""
-    return f"partial run, as far as it got: {named.name}{why}"
+def _told(runs: Sequence[Named], why: Callable[[Named], str | None]) -> list[str]:
+    """What is to be told of single runs, each thing once, with how many it is true of."""
+    found: dict[str, list[str]] = {}
+    for named in runs:
+        if (text := why(named)) is not None:
+            found.setdefault(text, []).append(named.name)
+    lines = [f"{text}: {_listed(names)}" for text, names in found.items()]
+    return lines if len(lines) <= MOST else [*lines[:MOST], f"and {len(lines) - MOST} more such"]
 
 
-def _resumed(named: Named) -> str:
+def _partial(named: Named) -> str | None:
+    if named.run.complete:
+        return None
+    return "partial run, as far as it got" + (f" ({named.run.reason})" if named.run.reason else "")
+
+
+def _resumed(named: Named) -> str | None:
     """Where, and from a checkpoint of when: steps before it ran in another process, perhaps on
     another machine, and what the process behind it had to do anew is in the times."""
     places = [
         f"at step {row.get('step', '?')} (checkpoint of {str(row.get('written_utc'))[:19]} UTC)"
         for row in named.run.restarts
     ]
-    return f"resumed {_listed(places)}: {named.name}"
+    more = f" and {len(places) - MOST} times more" if len(places) > MOST else ""
+    return f"resumed {', '.join(places[:MOST])}{more}" if places else None
 
 
 def _assumed(train: Sequence[Named]) -> list[str]:
@@ -142,17 +156,19 @@ def _assumed(train: Sequence[Named]) -> list[str]:
     virtual = [named for named in train if named.run.virtual]
     free = [n.name for n in virtual if n.run.ranks > 1 and n.run.config.get("network") is None]
     short = [n.name for n in virtual if n.run.config.get("step_time_s") is None]
-    found = [
-        f"averages of the MPI library ({n.run.config.get('allreduce')}) are priced, and summed, as "
-        f"{stand_in}: {n.name}"
-        for n in virtual
-        if (stand_in := n.run.config.get("price_as")) is not None
-    ]
+    found = _told(virtual, _priced)
     if free:
         found.append(f"virtual without --network, so messages took no time: {_listed(free)}")
     if short:
         found.append(f"virtual without --step-time, so a step took 1 ms: {_listed(short)}")
     return found
+
+
+def _priced(named: Named) -> str | None:
+    stand_in, library = (named.run.config.get(key) for key in ("price_as", "allreduce"))
+    if stand_in is None:
+        return None
+    return f"averages of the MPI library ({library}) are priced, and summed, as {stand_in}"
 
 
 def _not_committed(runs: Sequence[Named]) -> list[str]:
@@ -183,15 +199,15 @@ def _few_rounds(train: Sequence[Named]) -> list[str]:
     ]
 
 
-def _hidden(named: Named) -> list[str]:
+def _hidden(named: Named) -> str | None:
     """Why overlap gained little: backward ends with the last bucket, which nothing hides."""
     share = _number(named.run.summary.get("last_bucket_share"))
     if named.run.config.get("algorithm") != "minibatch-overlap" or share <= MOST_EXPOSED:
-        return []
-    return [
+        return None
+    return (
         f"minibatch-overlap can hide little: the last bucket, which begins when the gradient is "
-        f"done, holds {share:.0%} of the bytes: {named.name}"
-    ]
+        f"done, holds {share:.0%} of the bytes"
+    )
 
 
 def _number(value: Any) -> float:
@@ -199,4 +215,5 @@ def _number(value: Any) -> float:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    """The files while they are two, then how many they are."""
+    return ", ".join(names) if len(names) < 3 else f"{len(names)} files"

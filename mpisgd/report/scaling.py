@@ -13,7 +13,7 @@ from mpisgd.report.accounting import clock
 from mpisgd.report.collect import Named
 from mpisgd.report.columns import ALGORITHM, ALLREDUCE, CLOCK, RANKS
 from mpisgd.report.notes import machine, steps_alike, workload
-from mpisgd.report.speed import effective_share, speed
+from mpisgd.report.speed import PARTS, effective_share, speed, worker_count
 from mpisgd.values.tables import Column
 
 RULE = (
@@ -37,6 +37,12 @@ SCALING = (
            "1"),
     Column("effective_efficiency", ".1%", "effective_speedup over the ranks' ratio to the base",
            "1", True),
+    *(Column(f"{part}_s", "", f"seconds of a step that go into {part}", "s")
+      for part in (*PARTS, "other")),
+    Column("step_s", "", "seconds of a step: median over rounds, on the rank that took longest",
+           "s", True),
+    Column("effective_step_s", "", "step_s over the share of effective steps", "s"),
+    Column("step_samples", "", "samples of a step, all ranks"),
     Column("karp_flatt", ".4f", "the serial share that explains a strong speed-up", "1"),
     Column("base", "", "what speed-ups are over: the fewest ranks", "", True),
 )  # fmt: skip
@@ -104,11 +110,30 @@ def _rows(points: Points, settings: str | None) -> list[dict[str, Any]]:
                 "effective_samples_per_s": rate * share if rate else None,
                 "effective_speedup": effective,
                 "effective_efficiency": effective / factor if effective else None,
+                **_step(points[ranks], share),
                 "karp_flatt": karp_flatt(speedup, factor) if strong and speedup else None,
                 "base": f"{base_ranks} rank{'s'[: base_ranks > 1]}: {points[base_ranks][0].name}",
             }
         )
     return rows
+
+
+def _step(runs: Sequence[Named], share: float) -> dict[str, float | None]:
+    """Seconds of a step, whole and by what they went into: medians over equal runs."""
+    known = [found for named in runs if (found := speed(named.run))["step_s"]]
+    if not known:
+        return {}
+    step_s = median(found["step_s"] for found in known)
+    parts = {
+        f"{part}_s": median(found["step_s"] * found[f"{part}_share"] for found in known)
+        for part in (*PARTS, "other")
+        if all(found[f"{part}_share"] is not None for found in known)
+    }
+    samples = (runs[0].run.config.get("batch") or 0) * worker_count(runs[0].run)
+    return parts | {
+        "step_s": step_s, "effective_step_s": step_s / share if share else None,
+        "step_samples": samples,
+    }  # fmt: skip
 
 
 def karp_flatt(speedup: float, factor: float) -> float | None:

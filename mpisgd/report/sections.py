@@ -13,15 +13,21 @@ from mpisgd.algorithms import ALGORITHMS
 from mpisgd.report import (
     accounting,
     benchmarks,
+    cells,
     columns,
     lateness,
+    laws,
+    means,
     notes,
     scaling,
     servers,
+    settings,
     targets,
     views,
 )
 from mpisgd.report.collect import Named
+from mpisgd.report.settings import Group
+from mpisgd.report.tables import Section
 from mpisgd.values import tables
 from mpisgd.values.tables import Column
 
@@ -29,12 +35,26 @@ if TYPE_CHECKING:
     from mpisgd.report.reference import Curve
 
 SPARSE = ("chunks", "polls_asked")  # numbers that only some rows have
+ALWAYS_LONG = ("staleness", "arrivals")
+OF_RUNS = {
+    "runs": ("Training runs", ("file",), accounting.RUNS),
+    "servers": ("Runs with parameter servers", ("file",), servers.RUNS),
+    "shards": ("Shards of the parameters", ("file", "server"), servers.SHARDS),
+    "staleness": (
+        "Staleness of used gradients", ("file", "server", "staleness"), servers.STALENESS,
+    ),
+    "arrivals": ("Time to the k-th gradient", ("file", "k"), servers.ARRIVALS),
+    "late": ("Who came last to averages", ("file", "rank"), lateness.COLUMNS),
+    "targets": ("Time to targets", ("file", "metric", "target"), targets.COLUMNS),
+}  # fmt: skip
+"""Tables with rows of each run: title, the columns that name a row, all columns."""
 MANY_SHARDS = 24  # rows
 MORE = "more columns: --columns all; what they mean: --columns"
 
 TABLES = (
     accounting.RUNS, servers.RUNS, servers.SHARDS, servers.STALENESS, servers.ARRIVALS,
-    lateness.COLUMNS, targets.COLUMNS, scaling.SCALING, benchmarks.COLUMNS,
+    lateness.COLUMNS, targets.COLUMNS, scaling.SCALING, laws.COLUMNS, benchmarks.COLUMNS,
+    cells.COLUMNS, (means.N,),
 )  # fmt: skip
 
 
@@ -44,60 +64,105 @@ def legend(more: Sequence[Sequence[Column]] = ()) -> str:
     return "\n".join(f"{key}: {meaning}" for key, meaning in meant.items())
 
 
-class Section(NamedTuple):
-    """One table. `label` holds the columns that name a row; a `long` one is shown as text, CSV or
-    on a page only when it is asked for by its name."""
-
-    name: str
-    title: str
-    label: tuple[str, ...]
-    columns: tuple[Column, ...]
-    rows: list[dict[str, Any]]
-    long: bool = False
-
-
 class Report(NamedTuple):
-    """All that a report says: its tables, its notes, the files it could not read, and the curves
-    of others that are drawn beside its own."""
+    """All that a report says: its tables, its notes, and the files it could not read. `groups`:
+    the training runs, those together that are shown as one; `reference`: the curves of others that
+    are drawn beside its own."""
 
     runs: list[Named]
     sections: list[Section]
     notes: list[str]
     problems: list[str]
+    groups: list[Group]
     reference: "Sequence[Curve]" = ()
 
 
 def report(
-    runs: Sequence[Named], wanted: Sequence[targets.Target] = (), problems: Sequence[str] = ()
+    runs: Sequence[Named],
+    wanted: Sequence[targets.Target] = (),
+    problems: Sequence[str] = (),
+    by: Sequence[str] | None = None,
+    group: bool = True,
 ) -> Report:
-    """The report on these runs, in the order of what varies between them, numbers as numbers."""
+    """The report on these runs, in the order of what varies between them, numbers as numbers.
+
+    group: runs that differ by their seed only, or `by` settings other than these, are one, with
+    tables of their means beside those of runs. Raises UsageError for a setting that none has.
+    """
     runs = sorted(runs, key=lambda named: _place(_axes(named)))
     train = [named for named in runs if named.run.kind == "train"]
-    rows = [accounting.row(named.run, named.name) for named in train]
-    shards = [row for named in train for row in servers.shards(named)]
+    rows = _rows(train, wanted)
     cases = [row for named in runs for row in benchmarks.rows(named)]
     cases.sort(key=lambda row: _place([row.get(key) for key in benchmarks.LABEL]))
-    sections = [
-        _section("runs", "Training runs", ("file",), accounting.RUNS, rows),
-        _section("servers", "Runs with parameter servers", ("file",), servers.RUNS,
-                 [row for n in train if (row := servers.row(n)) is not None]),
-        _section("shards", "Shards of the parameters", ("file", "server"), servers.SHARDS,
-                 shards, long=len(shards) > MANY_SHARDS),
-        _section("staleness", "Staleness of used gradients", ("file", "server", "staleness"),
-                 servers.STALENESS, [row for n in train for row in servers.staleness(n)],
-                 long=True),
-        _section("arrivals", "Time to the k-th gradient", ("file", "k"), servers.ARRIVALS,
-                 [row for n in train for row in servers.arrivals(n)], long=True),
-        _section("late", "Who came last to averages", ("file", "rank"), lateness.COLUMNS,
-                 [row for n in train for row in lateness.rows(n)]),
-        _section("targets", "Time to targets", ("file", "metric", "target"),
-                 targets.COLUMNS, targets.rows(train, wanted)),
-        _section("scaling", "Scaling", ("scaling", "algorithm", "allreduce", "ranks"),
-                 scaling.SCALING, scaling.scaling(runs)),
-        _section("bench", "Benchmarks", benchmarks.LABEL, benchmarks.columns(cases), cases),
-    ]  # fmt: skip
-    told = notes.notes(runs) + servers.budget(runs)
-    return Report(list(runs), [s for s in sections if s.rows], told, list(problems))
+    whole = Section("scaling", "Scaling", ("scaling", "algorithm", "allreduce", "ranks"),
+                    scaling.SCALING, scaling.scaling(runs))  # fmt: skip
+    listed = [settings.settings(named) for named in train]
+    told = settings.varying(listed)
+    own = dict(zip((named.name for named in train), listed, strict=True))
+    singles = [_telling(section, told, own) for section in _own(rows)]
+    groups = settings.groups(train, by) if group else settings.alone(train)
+    tables_ = means.beside(singles, groups, told) if group else singles
+    bench = _section("bench", "Benchmarks", benchmarks.LABEL, benchmarks.columns(cases), cases)
+    fits = Section("fits", "Fitted laws of scaling", ("scaling", *scaling.NAMES, "law"),
+                   laws.COLUMNS, laws.rows(whole.rows))  # fmt: skip
+    swept = Section("sweep", "Sweeps: the best setting, its neighbours, what was not run",
+                    ("algorithm", "settings", "place", *cells.AXES), cells.COLUMNS,
+                    cells.rows(groups))  # fmt: skip
+    sections = [*tables_, swept, whole, fits, bench]
+    lines = notes.notes(runs) + servers.budget(runs) + _unreached(rows["targets"])
+    return Report(list(runs), [s for s in sections if s.rows], lines, list(problems), groups)
+
+
+def _rows(
+    train: Sequence[Named], wanted: Sequence[targets.Target]
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each table that has some of each run, run by run: what is long is forgotten."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in OF_RUNS}
+    for named in train:
+        served = servers.row(named)
+        found["runs"].append(accounting.row(named.run, named.name))
+        found["servers"] += [served] if served is not None else []
+        found["shards"] += servers.shards(named)
+        found["staleness"] += servers.staleness(named)
+        found["arrivals"] += servers.arrivals(named)
+        found["late"] += lateness.rows(named)
+        named.release()
+    return found | {"targets": targets.rows(train, wanted)}
+
+
+def _own(rows: Mapping[str, list[dict[str, Any]]]) -> list[Section]:
+    """The tables of `_rows`, those with anything to say; what says little only when asked for."""
+    nothing = all(row["reached"] == targets.NOT for row in rows["targets"])
+    long = {"shards": len(rows["shards"]) > MANY_SHARDS, "targets": nothing}
+    made = [
+        _section(name, title, label, table, rows[name], long.get(name, name in ALWAYS_LONG))
+        for name, (title, label, table) in OF_RUNS.items()
+    ]
+    return [section for section in made if section.rows]
+
+
+def _telling(
+    section: Section, told: Sequence[str], own: Mapping[str, Mapping[str, Any]]
+) -> Section:
+    """The table led by the settings that tell its rows apart, whatever they are."""
+    have = {column.key: column for column in section.columns}
+    lead = [columns.shown(have.get(name) or columns.setting(name)) for name in told]
+    rest = [column for column in section.columns if column.key not in told]
+    rows = [{name: _plain(own[row["file"]].get(name)) for name in told} | row
+            for row in section.rows]  # fmt: skip
+    return section._replace(columns=(*lead, *rest), rows=rows, lead=len(lead) or 1)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, list | tuple) else value
+
+
+def _unreached(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where no run reached any target, which is no table."""
+    if not rows or any(row["reached"] != targets.NOT for row in rows):
+        return []
+    wanted = dict.fromkeys(f"{row['metric']} {row['target']:g}" for row in rows)
+    return [f"not reached by any run: {', '.join(wanted)}; see --targets"]
 
 
 def _axes(named: Named) -> list[Any]:
@@ -153,15 +218,17 @@ def shown(
     if names is not None and tuple(names) != (views.ALL,):
         chosen = _with_columns(chosen, names)
     if form == "json":
+        chosen = [means.spelt(section) for section in chosen]
         page: dict[str, Any] = {
             s.name: json.loads(tables.render(s.columns, s.rows, "json")) for s in chosen
         }
         return json.dumps(page | {"notes": made.notes, "damaged": made.problems}, indent=1)
     if form == "csv":
+        chosen = [means.spelt(section) for section in chosen[:1]]
         return tables.render(chosen[0].columns, chosen[0].rows, "csv") if chosen else ""
     if form == "fom":
         return "\n".join(line for section in chosen for line in _fom(section))
-    return _text(chosen, made.notes, width, wrap, whole=names is not None)
+    return _text(chosen, made.notes, width, wrap, names or ())
 
 
 def _with_columns(sections: Sequence[Section], names: Sequence[str]) -> list[Section]:
@@ -172,16 +239,22 @@ def _with_columns(sections: Sequence[Section], names: Sequence[str]) -> list[Sec
 
 
 def _text(
-    sections: Sequence[Section], told: Sequence[str], width: int, wrap: int, whole: bool
+    sections: Sequence[Section], told: Sequence[str], width: int, wrap: int, names: Sequence[str]
 ) -> str:
     """Tables, notes and, unless all columns are there, how to see them."""
     parts, left_out = [], False
     for section in sections:
         filled_ones = filled(section)
-        few = filled_ones if whole else views.essential(filled_ones, section.rows)
+        few = filled_ones if names else views.essential(filled_ones, section.rows, section.telling)
         left_out |= len(few) < len(filled_ones)
         heading = f"{section.title}\n\n" if len(sections) > 1 else ""
-        parts.append(heading + _blocks(few, section.rows, width))
+        above: list[str] = []
+        if not names or tuple(names) == (views.ALL,):
+            equal, few = views.common(filled_ones if names else few, filled_ones, section.rows)
+            above = [_wrapped(f"everywhere: {equal}", wrap) + "\n"] if equal else []
+        parts.append(
+            heading + "\n".join([*above, _blocks(few, section.rows, width, section.telling)])
+        )
     lines = [_wrapped(f"note: {line}", wrap) for line in told]
     lines += [MORE] if left_out else []
     return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])])
@@ -200,19 +273,26 @@ def filled(section: Section) -> list[Column]:
     return [c for c in section.columns if any(row.get(c.key) is not None for row in section.rows)]
 
 
-def _blocks(chosen: Sequence[Column], rows: Sequence[dict[str, Any]], width: int) -> str:
-    """The text table; the first column leads each block of columns when it must be cut."""
-    lead, *rest = chosen
+def _blocks(
+    chosen: Sequence[Column], rows: Sequence[dict[str, Any]], width: int, telling: Sequence[str]
+) -> str:
+    """The text table; what tells rows apart leads each block of columns when it must be cut."""
+    lead = [column for column in chosen if column.key in telling] or list(chosen[:1])
+    lead = lead if width and _width(lead, rows) <= width / 2 else list(chosen[:1])
+    rest = [column for column in chosen if column not in lead]
     blocks: list[str] = []
     while rest or not blocks:
         count = len(rest)
-        text = tables.render([lead, *rest], rows, "table")
-        while width and count > 1 and len(max(text.splitlines(), key=len)) > width:
+        while width and count > 1 and _width([*lead, *rest[:count]], rows) > width:
             count -= 1
-            text = tables.render([lead, *rest[:count]], rows, "table")
+        text = tables.render([*lead, *rest[:count]], rows, "table")
         rest = rest[count:]
         blocks.append(text)
     return "\n\n".join(blocks)
+
+
+def _width(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> int:
+    return max(map(len, tables.render(columns, rows, "table").splitlines()))
 
 
 def _fom(section: Section) -> list[str]:

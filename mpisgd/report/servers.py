@@ -12,14 +12,13 @@ import numpy as np
 from mpisgd.report.accounting import BATCH, SEED, clock
 from mpisgd.report.collect import Named
 from mpisgd.report.columns import ALGORITHM, CLOCK, FILE, RANKS, WORKERS, folded, shown
-from mpisgd.report.speed import last, own_step_seconds, speed, workers
+from mpisgd.report.speed import last, own_step_seconds, speed, worker_count
 from mpisgd.store.reader import Run
 from mpisgd.store.schema import group
 from mpisgd.values.tables import Column
 
 SYNCHRONOUS = ("backup", "timeout")  # of whose updates all gradients are computed at one version
 BINS = 16
-ANSWERED = ("used_gradients", "dropped_gradients", "given_up", "late_gradients")
 
 Columns = Mapping[str, np.ndarray]
 
@@ -66,7 +65,8 @@ RUNS = (
     Column("backups", "", "b: workers that an update does without", "", True),
     Column("group", "", "gradients that an update of softsync waits for", "", True),
     *map(folded, (BATCH, SEED)), UPDATES, *COUNTS,
-    Column("used_share", ".1%", "used_gradients over all of them", "1", True),
+    Column("used_share", ".1%", "used_samples over samples_computed: those that were given up, or "
+           "came after the end, are in neither", "1", True),
     *SAMPLES,
     Column("used_samples_per_s", "",
            "used_samples over training time: compare sync and backup by this", "1/s", True),
@@ -115,7 +115,7 @@ def row(named: Named) -> dict[str, Any] | None:
     seconds = own_step_seconds(run)
     mean = {key: _mean([count[key] for count in counts]) for key in counts[0]}
     used, time_s = pushes["used"] == 1, speed(run)["time_s"] or float(_answered(pushes).max())
-    answered = sum(mean[key] for key in ANSWERED)
+    computed = mean["used_samples"] + mean["dropped_samples"]
     config = run.config
     return {
         "file": named.name,
@@ -129,7 +129,7 @@ def row(named: Named) -> dict[str, Any] | None:
         "batch": config.get("batch"),
         "seed": config.get("seed"),
         **mean,
-        "used_share": mean["used_gradients"] / answered,
+        "used_share": mean["used_samples"] / computed if computed else None,
         "used_samples_per_s": mean["used_samples"] / time_s if time_s > 0 else None,
         "staleness_mean": float(pushes["staleness"][used].mean()) if used.any() else None,
         "staleness_max": int(pushes["staleness"][used].max()) if used.any() else None,
@@ -255,11 +255,6 @@ def columns(run: Run) -> Columns:
         return {}
     found = {name: run.updates[name] for name in names}
     return found if len(found["server"]) else {}
-
-
-def worker_count(run: Run) -> int:
-    """Ranks that compute gradients."""
-    return len(range(run.ranks)[workers(run)])
 
 
 def of_shard(pushes: Columns, server: int) -> Columns:

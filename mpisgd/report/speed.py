@@ -61,6 +61,11 @@ def workers(run: Run) -> slice:
     return slice(0 if run.config.get("colocated") else servers, None)
 
 
+def worker_count(run: Run) -> int:
+    """Ranks that compute gradients."""
+    return len(range(run.ranks)[workers(run)])
+
+
 def last(run: Run, name: str) -> float | None:
     """The last row of one column of /evaluation."""
     values = run.evaluation.get(name)

@@ -14,6 +14,7 @@ from mpisgd.training.effective import effective_steps
 from mpisgd.values.errors import UsageError
 from mpisgd.values.tables import Column
 
+NOT = "not reached"
 RISING, FALLING = ("accuracy", "ema_accuracy"), ("loss", "ema_loss", "train_loss")
 ALLOWED = (
     "an accuracy above 0 and up to 1, such as 0.95, or METRIC:VALUE, such as loss:2.183; metrics: "
@@ -101,7 +102,7 @@ def _reached(run: Run, target: Target) -> dict[str, Any]:
     found = np.flatnonzero(sign * values >= sign * target.value)
     at = int(found[0]) if len(found) else None
     first = " by its only evaluation" if len(values) == 1 else " by its first evaluation"
-    told = "not reached" if at is None else "reached" if at else f"reached{first}"
+    told = NOT if at is None else "reached" if at else f"reached{first}"
     columns = {name: run.evaluation.get(name)
                for name in ("time_s", "step", "samples_computed", "samples_used")}  # fmt: skip
     columns["epochs"] = epochs(run)

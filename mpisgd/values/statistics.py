@@ -35,6 +35,25 @@ def student(freedom: int, share: float = SHARE) -> float:
     return high
 
 
+class Spread(float):
+    """The mean of at least two values, which knows the `half`-width of its 95 % interval and is
+    printed with it."""
+
+    half: float
+
+    def __new__(cls, values: Sequence[float]) -> "Spread":
+        """The mean; its `half` is exact for normal values only."""
+        made = super().__new__(cls, sum(values) / len(values))
+        made.half = half_width(values)
+        return made
+
+    def __format__(self, form: str) -> str:
+        """`0.912 +- 0.013`: the mean in this form, the half-width in two digits."""
+        few = ".0f" if self.half >= 99.5 else ".2g"
+        half = format(self.half, form if form.endswith("%") else few)
+        return f"{format(float(self), form)} +- {half}"
+
+
 def half_width(values: Sequence[float], share: float = SHARE) -> float:
     """Of the interval around their mean that holds the true one with this probability, if they
     are normal; NaN of fewer than two."""

@@ -44,7 +44,7 @@ def render(columns: Sequence[Column | str], rows: Iterable[Mapping[str, Any]], f
 
 def _text(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [[c.key for c in columns]]
-    cells += [[_cell(row.get(c.key), c.form) for c in columns] for row in rows]
+    cells += [[cell(row.get(c.key), c.form) for c in columns] for row in rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     numeric = [any(isinstance(row.get(c.key), int | float) for row in rows) for c in columns]
     lines = [
@@ -57,7 +57,8 @@ def _text(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _cell(value: Any, form: str) -> str:
+def cell(value: Any, form: str) -> str:
+    """A value as text tables show it."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if form:
