@@ -50,7 +50,8 @@ def collect(files: Sequence[str]) -> tuple[list[Named], list[str]]:
         try:
             run = read(file)
             # Damage in what is looked at later is found now, not in the middle of a page.
-            _ = run.restarts, run.cases, speed(run), dict(run.evaluation), list(run.arrays())
+            run.check()
+            speed(run)
             run.release()
             runs.append(Named(printable(file), run))
         except DamagedFile as error:

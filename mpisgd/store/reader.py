@@ -24,6 +24,7 @@ from mpisgd.store.target import partial_path
 from mpisgd.store.weights import ARRAYS, COLUMN, Weights, digest_of, restored
 from mpisgd.values.errors import UsageError
 
+TABLES = ("steps", "evaluation", "updates", "events")  # groups that a Run has by their name
 MOST_RANKS = 1 << 20
 # gzip shrinks at most about 1,032 to 1, and measured times hardly: a file that claims more than the
 # smaller of these is damaged or malicious.
@@ -171,7 +172,7 @@ class Run:
         """The valid rows of one dataset, such as "steps/wait_s". Raises DamagedFile."""
         rows = self.rows[path]
         with self.guard():
-            values = self._dataset(path)[:rows]
+            values = _first(self._dataset(path), rows)
             if len(values) == rows:
                 return values
             padded = np.full((rows, *values.shape[1:]), self._fields[path].fill, values.dtype)
@@ -193,6 +194,16 @@ class Run:
         if path not in self._datasets:
             self._datasets[path] = self._check(self._fields[path])
         return self._datasets[path]
+
+    def check(self) -> None:
+        """Read all there is, each column once and kept, so that damage is found now and not in the
+        middle of something. Raises DamagedFile."""
+        _ = self.restarts, self.cases
+        for path, field in self._fields.items():
+            if self.has(path) and field.group in TABLES:
+                _ = getattr(self, field.group)[field.name]
+            elif self.has(path):
+                self.column(path)
 
     def has(self, path: str) -> bool:
         """Whether anything was ever reported in this dataset."""
@@ -359,6 +370,16 @@ def _locked(path: Path) -> h5py.File:
         if "lock" not in str(error):
             raise
     return h5py.File(path, "r", locking=LOCKING, **UNCACHED)
+
+
+def _first(dataset: h5py.Dataset, rows: int) -> np.ndarray:
+    """The first rows; a whole dataset without the slow way of selections."""
+    if rows < dataset.shape[0]:
+        return dataset[:rows]
+    values = np.empty(dataset.shape, dataset.dtype)
+    if values.size:
+        dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    return values
 
 
 def _elsewhere(plist: Any) -> bool:
