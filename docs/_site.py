@@ -15,8 +15,8 @@ SECTIONS: dict[str, list[str]] = {
     "Start": ["index.md", "cluster.md"],
     "Tutorials": ["train.md", "overlap.md", "tune.md", "recipes.md", "plugins.md"],
     "How-to": [
-        "bench.md", "compare.md", "submit.md", "harnesses.md", "checkpoints.md", "networks.md",
-        "servers.md", "python.md", "gpu.md",
+        "bench.md", "report.md", "compare.md", "submit.md", "harnesses.md", "checkpoints.md",
+        "networks.md", "servers.md", "python.md", "gpu.md",
     ],
     "Explanation": [
         "algorithms.md", "curves.md", "simulate.md", "predict.md", "DESIGN.md",

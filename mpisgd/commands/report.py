@@ -21,8 +21,9 @@ FORMATS = (*tables.FORMATS, "fom")
 
 WIDTH = 132  # columns of a text table that goes to a file or a pipe
 TABLES = (
-    "runs", "runs-mean", "servers", "servers-mean", "shards", "staleness", "arrivals", "targets",
-    "targets-mean", "sweep", "scaling", "fits", "bench", "evaluation", "steps", "reference",
+    "runs", "runs-mean", "servers", "servers-mean", "shards", "staleness", "arrivals", "late",
+    "targets", "targets-mean", "sweep", "scaling", "fits", "bench", "evaluation", "steps",
+    "reference",
 )  # fmt: skip
 LEGEND = True  # --columns without a value, which no text is
 PICTURES = ("png", "svg", "pdf")
