@@ -1,6 +1,7 @@
 """`--backend cupy`: which device, where data lie, and that nothing in a step waits."""
 
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from mpisgd.data.device import Resident, Sent, there
 from mpisgd.mpi import devices
 from mpisgd.training.gradient import clip
 from mpisgd.training.report import GRADIENT, LOSS, PARAMETERS, Report
+from mpisgd.worlds.mpi import LOOK_BESIDE, CommunicatorSite, Counters
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +96,22 @@ def test_clipping_waits_for_nothing():
     clip(flat, 2.0)
     assert double.counts["synchronize"] == waits
     assert flat.now().tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_looks_beside_a_device_are_bounded(threaded):
+    looked: list[float] = []
+    site: Any = CommunicatorSite.__new__(CommunicatorSite)
+    site.thread = object() if threaded else None
+    site._in_flight, site._counters = [None], Counters()
+    site._look = lambda: looked.append(time.perf_counter())
+    began, asked = time.perf_counter(), []
+
+    def done() -> bool:
+        asked.append(None)
+        return len(asked) > 3 and time.perf_counter() > began + 100 * LOOK_BESIDE
+
+    site._look_until(done)
+    assert site._counters.polls == len(looked)
+    assert len(looked) <= (time.perf_counter() - began) / LOOK_BESIDE + 1
+    assert bool(looked) != threaded

@@ -67,13 +67,7 @@ class Memory(NamedTuple):
         if not self.on_device:
             return []
         found = [f"device memory goes {self._way()}: {self.awareness.why}"]
-        shared = {name: self.devices.count(name) for name in self.devices}
-        found += [
-            f"{ranks} ranks share the device {name}: their work and copies take turns"
-            for name, ranks in shared.items()
-            if ranks > 1
-        ]
-        return found
+        return found + devices.shared(self.devices)
 
     def by_device(
         self, comm: Any, name: str, run: Callable[[], object], most: int, deadline: float

@@ -96,6 +96,8 @@ def launch(
         if console is not None:
             console.begin(experiment, dataset)
         world.join(deadline)
+        if console is not None:
+            console.notes(world.notes)
         if experiment.allreduce == AUTO and averages(experiment):
             experiment = world.chosen(experiment, dataset)
             world.agree_on("an --allreduce that they chose", repr(experiment), deadline)

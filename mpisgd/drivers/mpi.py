@@ -281,6 +281,11 @@ class MpiWorld:
         links = partial(quick, self.comm, self.places.hosts, experiment.deadline_s)
         return auto.settled(experiment, buffer.nbytes, self.places.nodes, False, links)
 
+    @property
+    def notes(self) -> list[str]:
+        """What a user is told of where the ranks are."""
+        return devices.shared(self._devices)
+
     def tuned(self, experiment: Experiment, dataset: Dataset) -> Experiment:
         """`--delay auto` from what an all-reduce of these parameters takes."""
         probe = build_worker(experiment, dataset, Place(self.rank, self.size))

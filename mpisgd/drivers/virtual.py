@@ -170,6 +170,11 @@ class VirtualWorld:
         """UsageError for a network that is none."""
         virtual_network(experiment)
 
+    @property
+    def notes(self) -> list[str]:
+        """Nothing."""
+        return []
+
     def join(self, deadline: float) -> None:
         """There is nobody else."""
 

@@ -6,6 +6,7 @@ Ranks of a node share its devices in turn; several on one device are allowed, an
 import ctypes
 import os
 import platform
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -63,6 +64,16 @@ def driver_version() -> int:
 def host() -> str:
     """The name of this node."""
     return platform.node()
+
+
+def shared(names: Sequence[str]) -> list[str]:
+    """What is to be told of the devices of all ranks: which several of them have."""
+    ranks = {name: names.count(name) for name in names}
+    return [
+        f"{count} ranks share the device {name}: their work and copies take turns"
+        for name, count in ranks.items()
+        if count > 1
+    ]
 
 
 def facts(module: Any) -> dict[str, Any]:
