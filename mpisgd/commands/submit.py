@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     grid = grids.read(arguments.grid)
     folder = Path(arguments.folder or Path("results") / Path(arguments.grid).stem)
     folders.check(folder)
+    base, grid = grid, _searched(grid, folder)
     if grid.settings is None and not (arguments.local or arguments.dry_run):
         raise UsageError(grid.path, None, "has no [slurm] table; add it, or pass --local")
     if arguments.dry_run:
@@ -66,7 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
             found = folders.look(grid.runs, folder)
             if not arguments.local:
                 return _submit(grid, found, folder, arguments)
-            return _execute(grid, found, folder, launcher, arguments)
+            if base.search is None:
+                return _execute(grid, found, folder, launcher, arguments)
+            return _search(base, folder, launcher, arguments)
     except OSError as error:  # a full disk, a folder that vanished
         reason = error.strerror or "can't be written"
         raise UsageError("--folder", error.filename or str(folder), reason) from None
@@ -119,6 +122,36 @@ def _execute(
             print(f"mpisgd submit: {grid.runs[i].name}: {reason}", file=sys.stderr)
     _print(grid, shown, folder, arguments)
     return 1 if failed else 0
+
+
+def _searched(grid: grids.Grid, folder: Path) -> grids.Grid:
+    """The grid with the runs of its [search] that can be told by now."""
+    if grid.search is None:
+        return grid
+    from mpisgd.submit import search
+
+    return replace(grid, runs=tuple(search.known(grid.runs, grid.search, folder)))
+
+
+def _search(base: grids.Grid, folder: Path, launcher: Any, arguments: argparse.Namespace) -> int:
+    """Round by round, here. A run that diverges has lost; one that fails otherwise ends it."""
+    from mpisgd.submit import search
+
+    assert base.search is not None
+    while True:
+        runs = _searched(base, folder).runs
+        left = [run for run in runs if search.score(run, base.search, folder) is None]
+        if not left:
+            break
+        ended = local.each(left, folder, launcher, *_at_once(arguments.jobs, left))
+        for place, reason in progress.over(ended, "submit", "run", len(left)):
+            if reason and search.score(left[place], base.search, folder) is None:
+                raise UsageError(left[place].name, None, reason)
+    grid = _searched(base, folder)
+    _print(grid, folders.look(grid.runs, folder), folder, arguments)
+    for line in search.told(base.runs, base.search, folder):
+        print(f"mpisgd submit: best of {line}", file=sys.stderr)
+    return 0
 
 
 def _at_once(jobs: int, runs: Sequence[GridRun]) -> tuple[int, int]:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpisgd.algorithms import ALGORITHMS
 from mpisgd.algorithms import OPTIONS as TAKES
@@ -32,7 +32,10 @@ from mpisgd.values.errors import UsageError, nearest
 from mpisgd.values.options import Kind, one_of, switch, whole
 from mpisgd.values.plugins import as_text, is_path
 
-KEYS = ("scaling", "options", "runs", "exclude", "slurm", "predict")
+if TYPE_CHECKING:
+    from mpisgd.submit.search import Search
+
+KEYS = ("scaling", "options", "runs", "exclude", "slurm", "predict", "search")
 MOST_RUNS = 10_000
 # What a grid takes beside the options of `mpisgd train`.
 MORE: dict[str, tuple[str, Kind, Any]] = {
@@ -64,6 +67,7 @@ class Grid:
     runs: tuple[GridRun, ...]
     settings: settings.Settings | None
     cluster: estimate.Cluster | None = None
+    search: "Search | None" = None
 
 
 def read(path: str) -> Grid:
@@ -96,7 +100,12 @@ def read(path: str) -> Grid:
         place = f"{path}: predict"
         cluster = estimate.read(place, _table(path, "predict", table["predict"]))
         estimate.check(place, cluster, runs)
-    return Grid(path, runs, slurm, cluster)
+    found = None
+    if "search" in table:
+        from mpisgd.submit import search
+
+        found = search.read(f"{path}: search", _table(path, "search", table["search"]), runs)
+    return Grid(path, runs, slurm, cluster, found)
 
 
 def _options() -> dict[str, tuple[str, Kind, Any]]:
