@@ -168,7 +168,7 @@ SIMULATE = [
     ("--algorithm star", ["--algorithm", "'star'", "butterfly"]),
     ("--algorithm hierarchical:star", ["--algorithm", "star", "ring"]),
     ("--format xml", ["--format", "'xml'", "table, json, csv"]),
-    ("--goal no/x.goal", ["--goal", "'no/x.goal'", "No such file"]),
+    ("--goal no/x.goal", ["--goal", "'no/x.goal'", "there is no folder 'no'"]),
     ("--goal x --ranks 2,4", ["--goal", "'x'", "one algorithm, rank count and size"]),
 ]
 PREDICT = [

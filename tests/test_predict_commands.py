@@ -88,7 +88,7 @@ def results(capsys, *words):
 
 def test_every_option_is_in_the_walk():
     known = {action.dest for action in parser_of(predict)._actions}
-    assert known == set(CHANGES) | {"help", "format", "figure"}
+    assert known == set(CHANGES) | {"help", "help_all", "quiet", "format", "figure", "overwrite"}
 
 
 @pytest.mark.parametrize("option", CHANGES)
@@ -210,7 +210,7 @@ def test_a_figure_that_cannot_be_written_is_one_line(tmp_path):
     path = tmp_path / "x.png"
     path.mkdir()
     words = ("--net", "vgg16", "--ranks", "2", "--figure", str(path))
-    with pytest.raises(UsageError, match=rf"--figure '{path}': .*Is a directory"):
+    with pytest.raises(UsageError, match=rf"--figure '{path}': .*is a folder"):
         predict.run(parser_of(predict).parse_args(words))
 
 
@@ -356,7 +356,10 @@ def test_every_option_of_advise_is_in_a_walk():
     known = {action.dest for action in parser_of(advise_command)._actions}
     own_tests = {"source"}  # tests/test_calibrate.py
     own_tests |= {"backups", *advise_backups.OWN}  # tests/test_backups.py
-    assert known <= set(CHANGES) | set(ADVISE_CHANGES) | {"help", "format"} | own_tests
+    assert (
+        known
+        <= set(CHANGES) | set(ADVISE_CHANGES) | {"help", "help_all", "quiet", "format"} | own_tests
+    )
 
 
 @pytest.mark.parametrize(

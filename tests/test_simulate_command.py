@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from allreduce.network import Network, network
+from mpisgd.cli import main
 from mpisgd.commands.simulate import COLUMNS, add_arguments, run
 from mpisgd.values.errors import UsageError
 
@@ -95,7 +96,7 @@ def test_a_network_that_was_changed_has_a_star_and_a_note(capsys):
 
 def test_no_option_is_left_out_above():
     options = {o for action in parser()._actions for o in action.option_strings} - {"-h", "--help"}
-    assert options == {*CHANGES, "--goal", "--arrival"}
+    assert options == {*CHANGES, "--goal", "--overwrite", "--arrival"}
 
 
 def test_every_field_of_a_network_has_an_option():
@@ -111,6 +112,12 @@ def test_goal_is_written(tmp_path, capsys):
     text = path.read_text()
     assert text.startswith("num_ranks 4\n")
     assert "send 25500000b to 1 tag 0" in text
+    again = ["simulate", "--algorithm", "tree", "--ranks", "4", "--goal", str(path)]
+    assert main(again) == 2
+    assert "exists; pass --overwrite" in capsys.readouterr().err
+    assert path.read_text() == text
+    assert main([*again, "--overwrite"]) == 0
+    assert path.read_text() != text
 
 
 def test_the_paper_s_message(capsys):

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mpisgd.predict.figures import check, write
-from mpisgd.store.target import check_not_read
+from mpisgd.store.target import check_not_read, check_target
 from mpisgd.values import quantities
 from mpisgd.values.drawing import own_style
 from mpisgd.values.errors import UsageError
@@ -51,7 +51,7 @@ TERMS = {
 }
 SHOWN = ("needed", "backups", "method", "update_s", "update_low_s", "update_high_s", "iterations",
          "converge_s", "over_best", "over_best_low", "over_best_high", "best")  # fmt: skip
-OWN = ("straggler", "iterations", "stale", "draws", "seed", "figure")
+OWN = ("straggler", "iterations", "stale", "draws", "seed", "figure", "overwrite")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", metavar="N", help="of what is drawn (0)")
     add("--figure", metavar="FILE", help="draw N against the time: .png, .svg or .pdf (needs "
         "matplotlib)")  # fmt: skip
+    add("--overwrite", action="store_true", help="replace an existing --figure")
     defaults = {action.dest: action.default for action in parser._actions}
     parser.set_defaults(backups_defaults=defaults)
 
@@ -92,6 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         check(arguments.figure)
         read = filter(None, (arguments.source, arguments.iterations))
         check_not_read(arguments.figure, read, "--figure")
+        check_target(arguments.figure, arguments.overwrite, option="--figure")
     stale, found, texts = arguments.stale or STALE[0], [], []
     for times in _times(arguments, stale):
         machines = int(times.needed[-1])

@@ -13,7 +13,7 @@ from mpisgd.predict import devices, epoch, nets, networks, options, study
 from mpisgd.predict.advice import caution
 from mpisgd.predict.costs import COSTS
 from mpisgd.predict.terms import glossary
-from mpisgd.store.target import check_not_read
+from mpisgd.store.target import check_not_read, check_target
 from mpisgd.values import quantities
 from mpisgd.values.errors import UsageError
 from mpisgd.values.tables import FORMATS, render
@@ -95,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--delay", default="auto", metavar="D", help="steps an average may take (auto: the rule)")
     add("--format", choices=FORMATS, default="table", help="of the output (table)")
     add("--figure", metavar="FILE", help="draw the rows: .png, .svg or .pdf (needs matplotlib)")
+    add("--overwrite", action="store_true", help="replace an existing --figure")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,6 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         figures.check(arguments.figure, arguments.show)
         check_not_read(arguments.figure, [arguments.network, arguments.device], "--figure")
+        check_target(arguments.figure, arguments.overwrite, option="--figure")
     asked = study_of(arguments)
     make, narrow = VIEWS[arguments.show]
     rows = list(make(asked))

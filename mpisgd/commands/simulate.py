@@ -21,7 +21,7 @@ from allreduce.wire import Wire, carried
 from mpisgd.predict import calibration
 from mpisgd.store import arrival
 from mpisgd.store.lock import save
-from mpisgd.store.target import check_not_read
+from mpisgd.store.target import check_not_read, check_target
 from mpisgd.values import progress, quantities
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import one_of
@@ -133,6 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "averages, at most 100)")  # fmt: skip
     add("--seed", default="0", metavar="N", help="of noise and skew (0)")
     add("--goal", metavar="FILE", help="also write the schedule as GOAL text for LogGOPSim")
+    add("--overwrite", action="store_true", help="replace an existing --goal")
     add("--format", default="table", help=f"one of {', '.join(FORMATS)} (table)")
 
 
@@ -142,6 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--format", arguments.format, f"one of {', '.join(FORMATS)}")
     if arguments.goal is not None:
         check_not_read(arguments.goal, [arguments.network], "--goal")
+        check_target(arguments.goal, arguments.overwrite, option="--goal")
     try:
         chosen, conditions = _network(arguments), _conditions(arguments)
         cases = list(_cases(arguments, chosen, conditions.arrivals))
