@@ -11,10 +11,10 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from allreduce.errors import AllreduceError
+from allreduce.files import regular
 from allreduce.native import functions, library
 
 SERIALIZED = 2  # the level of threads that MPI_T is started with: nobody else uses it
@@ -103,9 +103,12 @@ def selection() -> dict[str, Any]:
     """MPICH's own table of algorithms (CSEL), which stands as JSON in the library that this process
     has loaded: a file that replaces it has to hold all of it. AllreduceError if there is none."""
     functions()
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    for path in dict.fromkeys(re.findall(r"/\S*libmpi\S*", maps)):
-        for text in re.findall(rb'\{"collective=[\x20-\x7e]+', Path(path).read_bytes()):
+    with regular("/proc/self/maps") as maps:
+        paths = dict.fromkeys(re.findall(rb"/\S*libmpi\S*", maps.read()))
+    for path in paths:
+        with regular(os.fsdecode(path)) as file:
+            octets = file.read()
+        for text in re.findall(rb'\{"collective=[\x20-\x7e]+', octets):
             found = json.loads(text)
             if "collective=iallreduce" in found:  # the device's own tables have blocking ones only
                 return found
