@@ -137,6 +137,13 @@ def test_the_page_begins_with_what_the_reader_came_for(tmp_path):
     assert places == sorted(places)
 
 
+def test_the_summary_of_one_run_says_what_it_came_to(tmp_path):
+    lines = summary(report([run_of(tmp_path / "a.h5")]))
+    assert lines[0] == "1 training run."
+    assert lines[1].startswith("dasgd (wall seconds) came to accuracy 0.8, effective_step_s 1")
+    assert lines[-1] == "One file is no comparison."
+
+
 def test_a_cell_is_sorted_by_its_exact_number_and_shown_as_in_text(text):
     assert re.search(r'<td class="number[^"]*" data-v="0\.8">0\.8000</td>', text)
 

@@ -19,6 +19,8 @@ def summary(report: Report) -> list[str]:
         groups = [group for group in report.groups if group.settings["clock"] == clock]
         if len(groups) > 1:
             lines += [_fastest(report, groups, clock), _most_accurate(groups, clock)]
+        elif groups:
+            lines.append(_single(groups[0], clock))
     lines += [_furthest(report), _fastest_call(report), _cautions(report)]
     return [line for line in lines if line]
 
@@ -32,6 +34,15 @@ def _what(report: Report) -> str:
     seeds = f" in {len(report.groups)} settings" if len(report.groups) < len(train) else ""
     vary = f"; they differ by {', '.join(names)}" if names else ""
     return f"{', '.join(told)}{seeds}{vary}."
+
+
+def _single(group: Group, clock: str) -> str:
+    """What one experiment came to."""
+    units = {"accuracy": "", "loss": "", "effective_step_s": " s"}
+    told = [f"{key} {found:.4g}{unit}" for key, unit in units.items()
+            if (found := value(group, key)) is not None]  # fmt: skip
+    about = f"{group.settings.get('algorithm')} ({clock} seconds)"
+    return f"{about} came to {', '.join(told)}." if told else ""
 
 
 def _fastest(report: Report, groups: Sequence[Group], clock: str) -> str:
@@ -103,6 +114,8 @@ def _fastest_call(report: Report) -> str:
 def _cautions(report: Report) -> str:
     found = [note for note in report.notes if any(word in note for word in FORBIDS)]
     bad = f"; {len(report.problems)} files could not be read" if report.problems else ""
+    if len(report.runs) < 2:
+        return f"One file is no comparison{bad}."
     if not found:
         return f"Nothing was found that forbids a comparison{bad}."
     words = [note.partition(" (")[0].partition(":")[0] for note in found]
