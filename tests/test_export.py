@@ -12,7 +12,8 @@ import mpisgd
 from mpisgd.cli import main
 from mpisgd.commands.export import ENDINGS, exported
 from mpisgd.experiment.building import build_model, load
-from mpisgd.store.reader import DamagedFile, read
+from mpisgd.store.opening import DamagedFile
+from mpisgd.store.reader import read
 from mpisgd.training.evaluation import means
 from mpisgd.training.parameters import Parameters, digest
 from mpisgd.values.errors import UsageError

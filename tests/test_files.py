@@ -15,7 +15,8 @@ from allreduce.network import network
 from mpisgd import cli
 from mpisgd.experiment.experiment import from_file
 from mpisgd.store import lock
-from mpisgd.store.reader import ForeignFile, read
+from mpisgd.store.opening import ForeignFile
+from mpisgd.store.reader import read
 from mpisgd.values import files as ours
 
 MARK = b"\xef\xbb\xbf"
@@ -226,6 +227,7 @@ MAY = {
     "mpisgd/store/environment.py",  # /proc
     "mpisgd/mpi/lab.py", "mpisgd/mpi/mpiexec.py", "mpisgd/mpi/cores.py",  # /proc
     "mpisgd/report/html.py",  # a page of our own
+    "mpisgd/doctor/place.py", "mpisgd/doctor/rank.py",  # by trying; /proc
     "mpisgd/worlds/copies.py",  # a temporary file without a name
 }  # fmt: skip
 

@@ -69,8 +69,8 @@ def test_each_bucket_starts_when_its_last_element_is_final(bucket):
     worker, started = run.workers[0], []
     plan = worker.site.plan
 
-    def watched(source: np.ndarray) -> Any:
-        pending, number = plan(source), len(plans)
+    def watched(source: np.ndarray, *more: Any) -> Any:
+        pending, number = plan(source, *more), len(plans)
         plans.append(source)
         start = pending.start
 

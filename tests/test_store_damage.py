@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from test_store import CONFIG, finished, killed_run, writer
 
 from mpisgd.store import superblock
-from mpisgd.store.reader import DamagedFile, read
+from mpisgd.store.opening import DamagedFile
+from mpisgd.store.reader import read
 
 
 def test_the_checksum_of_a_superblock_is_the_one_hdf5_wrote(tmp_path):

@@ -188,7 +188,8 @@ def _result(output: str) -> _Result | None:
     target = Path(output)
     if not target.exists() and not partial_path(target).exists():
         return None
-    from mpisgd.store.reader import DamagedFile, ForeignFile, read
+    from mpisgd.store.opening import DamagedFile, ForeignFile
+    from mpisgd.store.reader import read
 
     try:
         with read(target) as run:

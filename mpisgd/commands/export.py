@@ -108,7 +108,8 @@ def _beside(path: Path, meta: dict[str, Any], digest: str) -> str:
     """What the complete result of the run, which ended where the checkpoint is, says; "" if there
     is none."""
     from mpisgd.checkpoint.place import ENDING, base
-    from mpisgd.store.reader import DamagedFile, read
+    from mpisgd.store.opening import DamagedFile
+    from mpisgd.store.reader import read
 
     there = base(path)
     target = there.with_name(there.name.removesuffix(ENDING))

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpisgd.report.speed import speed
-from mpisgd.store.reader import DamagedFile, Run, read
+from mpisgd.store.opening import DamagedFile
+from mpisgd.store.reader import Run, read
 from mpisgd.store.texts import printable
 from mpisgd.values import progress
 from mpisgd.values.errors import UsageError

@@ -5,17 +5,21 @@ where parameters are averaged. Ranks count time from when they began together: w
 have drifted apart since is in it.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from mpisgd.algorithms.policies import POLICIES
-from mpisgd.store.reader import Run, read
 from mpisgd.training.effective import AVERAGING
 from mpisgd.values.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpisgd.store.reader import Run
 
 OPTION = "--arrival"
 
 
-def late_s(run: Run) -> np.ndarray:
+def late_s(run: "Run") -> np.ndarray:
     """Seconds [average, rank] after the first that each rank came to each average; of a run
     without averages among all ranks, or of one rank, no rows."""
     config, algorithm = run.config, run.config.get("algorithm")
@@ -37,6 +41,8 @@ def late_s(run: Run) -> np.ndarray:
 
 def skews(path: str, ranks: int | None = None) -> np.ndarray:
     """`late_s` of a file. UsageError if that is no run with averages, or not of so many `ranks`."""
+    from mpisgd.store.reader import read
+
     with read(path) as run:
         if run.kind != "train":
             raise UsageError(OPTION, path, "a result of mpisgd train")

@@ -16,30 +16,18 @@ from typing import Any, NamedTuple, NoReturn
 import h5py
 import numpy as np
 
-from allreduce.files import regular
-from mpisgd.store import superblock, texts
-from mpisgd.store.layout import LOCKING
-from mpisgd.store.schema import KINDS, ROOT, SCHEMA_VERSION, Field, counter, fields
+from mpisgd.store import texts
+from mpisgd.store.opening import DamagedFile, attributes, line, opened
+from mpisgd.store.schema import Field, counter, fields
 from mpisgd.store.target import partial_path
 from mpisgd.store.weights import ARRAYS, COLUMN, Weights, digest_of, restored
 from mpisgd.values.errors import UsageError
 
 TABLES = ("steps", "evaluation", "updates", "events")  # groups that a Run has by their name
-MOST_RANKS = 1 << 20
 # gzip shrinks at most about 1,032 to 1, and measured times hardly: a file that claims more than the
 # smaller of these is damaged or malicious.
 MOST_EXPANSION, ALLOWANCE = 2000, 1 << 24
 LIKELY_EXPANSION, LIKELY_SIZE = 64, 1 << 28
-# Columns are read whole, and once: HDF5's tables for chunks would cost 4 MB and 10 ms a file.
-UNCACHED = {"rdcc_nslots": 1, "rdcc_nbytes": 0}
-
-
-class DamagedFile(UsageError):
-    """A file that cannot be read as a result: one line with the file and the reason."""
-
-
-class ForeignFile(DamagedFile):
-    """One that no run has written."""
 
 
 class Case(NamedTuple):
@@ -64,11 +52,11 @@ class Run:
 
     def __init__(self, path: Path):
         self.path = path
-        self._file = _open(path)
+        self._file = opened(path)
         try:
             with self.guard():
                 self._size = os.stat(path).st_size
-                self.attributes = _attributes(path, self._file)
+                self.attributes = attributes(path, self._file)
                 self.kind: str = self.attributes["kind"]
                 self.ranks: int = self.attributes["ranks"]
                 self.complete: bool = self.attributes["complete"]
@@ -188,8 +176,8 @@ class Run:
     def _dataset(self, path: str) -> h5py.Dataset:
         """One dataset, of the file that is open or has to be opened again."""
         if not self._file:
-            self._file = _open(self.path)
-            if _attributes(self.path, self._file) != self.attributes:
+            self._file = opened(self.path)
+            if attributes(self.path, self._file) != self.attributes:
                 self.damaged("was replaced while it was reported on")
         if path not in self._datasets:
             self._datasets[path] = self._check(self._fields[path])
@@ -221,7 +209,7 @@ class Run:
         except UsageError:
             raise
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
-            raise DamagedFile(str(self.path), None, f"is damaged ({_line(error)})") from error
+            raise DamagedFile(str(self.path), None, f"is damaged ({line(error)})") from error
 
     def _check(self, field: Field) -> h5py.Dataset | None:
         """One dataset against the schema: linked within the file, of its type and dimensions. None
@@ -341,37 +329,6 @@ class Table(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
-def _open(path: Path) -> h5py.File:
-    """The file, opened to read, also while it is written or as a killed writer left it."""
-    try:
-        with regular(path) as file:
-            block = file.read(superblock.LENGTH)
-            size = file.seek(0, os.SEEK_END)
-    except OSError as error:
-        raise DamagedFile(str(path), None, error.strerror or str(error)) from error
-    if not block:
-        raise DamagedFile(str(path), None, "is empty")
-    if not block.startswith(superblock.SIGNATURE):
-        kind = ForeignFile if any(block) else DamagedFile
-        raise kind(str(path), None, "is not an HDF5 file")
-    settled = superblock.settled(block, size)
-    try:
-        return _locked(path) if settled is None else h5py.File(superblock.Left(path, settled), "r")
-    except (OSError, RuntimeError, ValueError) as error:
-        raise DamagedFile(str(path), None, f"is damaged ({_line(error)})") from error
-
-
-def _locked(path: Path) -> h5py.File:
-    """Opened as others do, xarray among them: one process has to open a file in one way. Where its
-    locks cannot be had, without."""
-    try:
-        return h5py.File(path, "r", locking="best-effort", **UNCACHED)
-    except OSError as error:
-        if "lock" not in str(error):
-            raise
-    return h5py.File(path, "r", locking=LOCKING, **UNCACHED)
-
-
 def _first(dataset: h5py.Dataset, rows: int) -> np.ndarray:
     """The first rows; a whole dataset without the slow way of selections."""
     if rows < dataset.shape[0]:
@@ -385,32 +342,3 @@ def _first(dataset: h5py.Dataset, rows: int) -> np.ndarray:
 def _elsewhere(plist: Any) -> bool:
     """Whether a dataset's values are in other files."""
     return plist.get_layout() == h5py.h5d.VIRTUAL or plist.get_external_count() > 0
-
-
-def _attributes(path: Path, file: h5py.File) -> dict[str, Any]:
-    """The attributes of the root group, each of the schema's type."""
-    if "schema_version" not in file.attrs or "kind" not in file.attrs:
-        raise ForeignFile(str(path), None, "is an HDF5 file, but no result of mpisgd")
-    found: dict[str, Any] = {}
-    for attribute in ROOT:
-        value = file.attrs.get(attribute.name)
-        value = value.item() if isinstance(value, np.generic) else value
-        value = value.decode("ascii", "replace") if isinstance(value, bytes) else value
-        if type(value) is not attribute.kind:
-            reason = f"attribute {attribute.name} is {value!r:.80}, not {attribute.kind.__name__}"
-            raise DamagedFile(str(path), None, reason)
-        if attribute.name == "schema_version" and value != SCHEMA_VERSION:
-            reason = f"has schema version {value}; this program reads version {SCHEMA_VERSION}"
-            raise DamagedFile(str(path), None, reason)
-        found[attribute.name] = value
-    if found["kind"] not in KINDS:
-        raise DamagedFile(str(path), None, f"holds {found['kind']!r:.80}, not one of {KINDS}")
-    if not 1 <= found["ranks"] <= MOST_RANKS:
-        raise DamagedFile(str(path), None, f"has {found['ranks']} ranks")
-    return found
-
-
-def _line(error: BaseException) -> str:
-    """HDF5's complaint on one short line."""
-    text = " ".join(str(error).split())
-    return (text or type(error).__name__)[:160]
