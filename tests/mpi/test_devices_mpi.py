@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mpi_ranks import Ranks
+from mpi_ranks import ONE_LIBRARY, Ranks
 
 from allreduce.testing import stand_in
 from mpisgd.store.reader import read
 
+pytestmark = ONE_LIBRARY
 PROGRAM = "train_devices.py"
 THERE = {"PYTHONPATH": str(Path(*stand_in.__path__))}
 DEVICES = {

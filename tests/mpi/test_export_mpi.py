@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from mpi_ranks import Ranks
+from mpi_ranks import ONE_LIBRARY, Ranks
 
 from mpisgd.commands.export import exported
 from mpisgd.store.reader import read
@@ -19,6 +19,7 @@ RUNS = {
 }
 
 
+@ONE_LIBRARY
 @pytest.mark.parametrize("name", RUNS)
 def test_result_and_checkpoint_hold_the_same_bits(mpi: Ranks, name: str, tmp_path: Path):
     path = tmp_path / "run.h5"

@@ -4,6 +4,7 @@ import json
 import tomllib
 
 import pytest
+from mpi_ranks import ONE_LIBRARY
 
 from mpisgd.store.reader import read
 from mpisgd.tuning.rules import openmpi
@@ -20,6 +21,7 @@ FILE = {
 }
 
 
+@ONE_LIBRARY
 def test_a_table_is_measured_and_taken(mpi, tmp_path):
     path = tmp_path / "t.toml"
     words = ["mpisgd", "tune", *QUICK, "--algorithms", "ring,butterfly,mpi,mpi-persistent,mpi:all"]
@@ -47,6 +49,7 @@ def test_a_table_is_measured_and_taken(mpi, tmp_path):
     assert ("a call of the MPI library" in done.stderr) == best.algorithm.startswith("mpi")
 
 
+@ONE_LIBRARY
 def test_without_a_table_a_measured_network_decides(mpi, tmp_path):
     output = tmp_path / "a.h5"
     words = ["mpisgd", "train", "--allreduce", "auto", "--steps", "4", "--output", str(output)]
@@ -81,6 +84,7 @@ def test_rules_are_obeyed(mpi, tmp_path, swapped):
     assert found[""] == [found[small][0], found[large][1]]
 
 
+@ONE_LIBRARY
 def test_mistakes_on_ranks(mpi):
     wide = ["mpisgd", "tune", "--nodes", "9"]
     done = mpi.run(2, wide, check=False)
