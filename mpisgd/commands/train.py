@@ -122,7 +122,7 @@ class Terminal:
         if self.saving is not None and self.saving.on_the_way:
             same = "" if self.saving.resume else ", with --resume auto,"
             told = f"should the run be killed, the same line{same} goes on from the last of them"
-            self.notes([f"checkpoints go to {self.saving.place}: {told}"])
+            self.notes([f"note: checkpoints go to {self.saving.place}: {told}"])
 
     def chosen(self, experiment: Experiment) -> None:
         tell_chosen(experiment)
