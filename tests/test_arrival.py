@@ -58,6 +58,36 @@ def test_the_slow_rank_holds_up_all_others_by_what_it_is_slower(
     assert order(late) == [0, 1, 3, 2]
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "steps_before"),
+    [
+        ("own.py:local", {"tau": 4}, [4, 4]),
+        ("diloco", {"tau": 4}, [4, 4]),
+        ("post-local", {"tau": 3, "switch": 2}, [1, 1, 3, 3]),
+        ("post-local", {"tau": 4}, [1, 1, 1, 1, 4]),
+    ],
+)
+def test_averages_are_where_the_algorithm_has_them(
+    tmp_path, monkeypatch, name, options, steps_before
+):
+    """The slow rank is late by 10 ms for each step since the average before; own algorithms too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("from mpisgd.algorithms.averaging import local\n")
+    mpisgd.run(ranks=4, algorithm=name, **TIMES, **options, output="run.h5")
+    expected = np.zeros((len(steps_before), 4))
+    expected[:, 2] = 0.01 * np.array(steps_before)
+    assert skews("run.h5") == pytest.approx(expected, abs=1e-12)
+
+
+def test_each_fragment_has_averages(tmp_path):
+    """After steps 4 and 8 those of the first half, after step 6 that of the second."""
+    options = {"tau": 4, "fragments": 2, "delay": 1}
+    mpisgd.run(
+        ranks=4, algorithm="streaming-diloco", **TIMES, **options, output=tmp_path / "run.h5"
+    )
+    assert len(skews(str(tmp_path / "run.h5"))) == 3
+
+
 def test_where_nobody_is_last_or_nobody_waits_nothing_is_said(runs, tmp_path, capsys):
     mpisgd.run(ranks=4, algorithm="local", steps=8, output=tmp_path / "even.h5")
     page = said(capsys, "report", str(tmp_path / "even.h5"), str(runs / "async.h5"))

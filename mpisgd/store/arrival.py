@@ -5,12 +5,12 @@ where parameters are averaged. Ranks count time from when they began together: w
 have drifted apart since is in it.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpisgd.algorithms.policies import POLICIES
-from mpisgd.training.effective import AVERAGING
 from mpisgd.values.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,11 +32,23 @@ def late_s(run: "Run") -> np.ndarray:
     ):
         return np.zeros((0, run.ranks))
     come = run.steps["start_s"] + run.steps["compute_s"] + run.steps["poll_s"]
-    if algorithm in AVERAGING:
-        tau = config.get("tau") or 1
-        come = (come + run.steps["update_s"])[tau - 1 :: tau]
+    if config.get("tau"):
+        gradients = np.arange(len(come)) < (config.get("switch") or 0)
+        come = np.where(gradients[:, None], come, come + run.steps["update_s"])
+        come = come[gradients | _begins(config, len(come))]
     come = come[np.isfinite(come).all(axis=1)]
     return come - come.min(axis=1, keepdims=True)
+
+
+def _begins(config: Mapping[str, Any], steps: int) -> np.ndarray:
+    """Whether an average of parameters, or of a fragment of them, begins after each step."""
+    tau, parts = config["tau"], config.get("fragments") or 1
+    after = np.arange(1, steps + 1) - (config.get("switch") or 0)
+    begins = np.zeros(steps, bool)
+    for part in range(parts):
+        phase = after - part * tau // parts
+        begins |= (phase > 0) & (phase % tau == 0)
+    return begins
 
 
 def skews(path: str, ranks: int | None = None) -> np.ndarray:
