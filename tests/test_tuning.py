@@ -176,7 +176,10 @@ def test_blocking_calls_carry_only_what_is_waited_for(table):
         experiment = Experiment(allreduce="auto", tuning=table, **options).resolved(2, 100)
         return auto.settled(experiment, 1024, [0, 0], False, lambda: PRESETS["ideal"]).allreduce
 
-    assert took(algorithm="minibatch") == took(algorithm="local") == "mpi"
+    for algorithm in ("minibatch", "local", "slowmo", "diloco", "post-local"):
+        assert took(algorithm=algorithm) == "mpi"
+    for algorithm in ("minibatch-overlap", "streaming-diloco", "easgd"):
+        assert took(algorithm=algorithm) == "tree"
     assert took(algorithm="dasgd") == took(algorithm="local", progress="thread") == "tree"
 
 
