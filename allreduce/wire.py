@@ -12,17 +12,18 @@ import numpy as np
 
 from allreduce.errors import AllreduceError
 
-BLOCK = 256  # elements of int8 that share a power of two, from the beginning of a segment on
 LOST = np.int16(32767)  # the exponent of a block with what is not finite
 
 
 class Format(NamedTuple):
     """`octets`: of so many elements in so many blocks. `encode`: those elements into these octets;
-    `decode`: back, as that type; `starts`: where blocks begin."""
+    `decode`: back, as that type; `starts`: where blocks begin. `block`: elements of one, from the
+    beginning of a segment on."""
 
     octets: Callable[[int, int], int]
     encode: Callable[[np.ndarray, np.ndarray, np.ndarray], None]
     decode: Callable[[np.ndarray, np.ndarray, int, np.dtype], np.ndarray]
+    block: int = 1 << 62  # a whole segment
 
 
 def _cast(name: str) -> Format:
@@ -94,7 +95,7 @@ FORMATS = {
     "float32": _cast("float32"),
     "bfloat16": Format(lambda count, blocks: 2 * count, _encode_bfloat16, _decode_bfloat16),
     "float16": _cast("float16"),
-    "int8": Format(lambda count, blocks: count + 2 * blocks, _encode_int8, _decode_int8),
+    "int8": Format(lambda count, blocks: count + 2 * blocks, _encode_int8, _decode_int8, 256),
 }
 
 
@@ -123,7 +124,7 @@ class Coder:
         low, high = self._coded(0, edges[-1])
         cuts = sorted({low, *(edge for edge in edges if low < edge < high)})
         ends = [*cuts[1:], high]
-        blocks = [np.arange(a, b, BLOCK) for a, b in zip(cuts, ends, strict=True)]
+        blocks = [np.arange(a, b, self.format.block) for a, b in zip(cuts, ends, strict=True)]
         self._starts = np.concatenate(blocks)
 
     def octets(self, begin: int, end: int) -> int:
@@ -184,11 +185,20 @@ class Coder:
         return self.format.decode(octets, self._within(low, high), high - low, self.dtype)
 
 
-def carried(wire: Wire | None, count: int, itemsize: int) -> tuple[int, int]:
-    """Bytes and bytes an element that a vector of `count` elements of `itemsize` travels as, for
-    a price: what travels as it is counts like the rest."""
+class Carried(NamedTuple):
+    """As what a vector travels, for a price. `nbytes`: of messages, in elements of `itemsize`;
+    `adds`: bytes of the vector's own type, in which sums are made, for each of these."""
+
+    nbytes: int
+    itemsize: int
+    adds: float = 1.0
+
+
+def carried(wire: Wire | None, count: int, itemsize: int) -> Carried:
+    """Of `count` elements of `itemsize` bytes; what travels as it is counts like the rest."""
     if wire is None:
-        return count * itemsize, itemsize
-    octets = FORMATS[wire.format].octets
-    width = octets(1, 0)
-    return octets(count, -(-count // BLOCK)) // width * width, width
+        return Carried(count * itemsize, itemsize)
+    format = FORMATS[wire.format]
+    width = format.octets(1, 0)
+    nbytes = format.octets(count, -(-count // format.block)) // width * width
+    return Carried(nbytes, width, count * itemsize / max(nbytes, 1))

@@ -35,6 +35,16 @@ def test_without_contention_it_is_the_closed_form(name, ranks, method):
     assert ends.max() == pytest.approx(CLOSED[name](ranks, BYTES), rel=1e-9)
 
 
+@pytest.mark.parametrize("method", ["columns", "events"])
+@pytest.mark.parametrize("name", CLOSED)
+def test_narrow_messages_cost_what_travels_and_sums_what_is_added(name, method):
+    """Half the bytes, each added as two, are all of them on links twice as fast."""
+    schedule = build(name, 8)
+    narrow = simulate(schedule, BYTES // 2, PLAIN, itemsize=2, adds=2.0, method=method)
+    fast = PLAIN.with_(bandwidth_Bps=2 / BETA)
+    assert narrow == pytest.approx(simulate(schedule, BYTES, fast, itemsize=4), rel=1e-9)
+
+
 @pytest.mark.parametrize("ranks", [3, 6, 13])
 def test_other_numbers_of_ranks_fold_two_more_messages(ranks):
     core = 1 << (ranks.bit_length() - 1)

@@ -155,6 +155,22 @@ def test_with_a_wire_messages_carry_what_they_would_of_fewer_bytes(capsys, tmp_p
     assert "send 50b to 1 tag 0" in path.read_text()
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "int8"])
+def test_a_wire_makes_sums_no_cheaper(capsys, tmp_path, name):
+    """Where nothing but sums takes time, it changes nothing."""
+    words = ("--network", "ideal", "--sum-rate", "1GB/s", "--ranks", "4", "--bytes", "4MB")
+    for more in ((), ("--chunks", "2")):  # columns, and events
+        plain, coded = (rows(capsys, *words, *more, *w) for w in ((), ("--wire", name)))
+        assert plain[0]["median_s"] > 0
+        assert coded[0]["median_s"] == pytest.approx(plain[0]["median_s"], rel=1e-4)
+    path, sums = tmp_path / "sums.goal", []
+    for more in ((), ("--wire", name)):
+        output(capsys, *words, *more, "--goal", str(path))
+        path, text = path.with_name("coded.goal"), path.read_text()
+        sums.append([int(line.split("calc ")[1]) for line in text.splitlines() if "calc" in line])
+    assert sums[1] == pytest.approx(sums[0], rel=1e-4)
+
+
 def test_spread_is_over_repetitions(capsys):
     words = ("--ranks", "4", "--noise", "0.3", "--bytes", "1K")
     (row,) = rows(capsys, *words, "--repetitions", "20")

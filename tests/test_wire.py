@@ -209,9 +209,13 @@ def test_ranks_that_send_in_different_formats_are_told_and_devices_refused():
 
 
 def test_what_travels_is_what_is_priced():
-    assert carried(None, 1000, 4) == (4000, 4)
-    assert carried(Wire("bfloat16"), 1000, 4) == (2000, 2)
-    assert carried(Wire("int8"), 1000, 4) == (1000 + 4 * 2, 1)
+    """And what is added is of the vector's own type."""
+    assert carried(None, 1000, 4) == (4000, 4, 1)
+    assert carried(Wire("float32"), 1000, 4) == (4000, 4, 1)
+    assert carried(Wire("bfloat16"), 1000, 4) == (2000, 2, 2)
+    assert carried(Wire("float16"), 1000, 8) == (2000, 2, 4)
+    assert carried(Wire("int8"), 1000, 4) == (1000 + 4 * 2, 1, 4000 / 1008)
+    assert carried(Wire("int8"), 0, 4)[0] == 0
     single = Coder(Wire("int8"), [0, 1000], np.dtype("f"))
     assert single.octets(0, 1000) == carried(Wire("int8"), 1000, 4)[0]
 
@@ -242,6 +246,20 @@ def test_a_wire_of_the_same_type_changes_no_bit_and_narrow_ones_little(options):
         if options.get("algorithm") != "dasgd":
             apart = np.ptp(narrow, axis=0).max()  # the last step of `local` is each rank's own
             assert (apart > 0) == (options.get("algorithm") == "local")
+
+
+def test_sums_take_a_virtual_run_as_long_with_narrow_messages(tmp_path):
+    path = tmp_path / "sums.toml"
+    path.write_text('name = "sums"\nsum_s_per_B = 1e-3\n')  # and nothing else takes time
+
+    def ends(name: str | None) -> float:
+        experiment = replace(NETWORK, dtype="float32", wire=name, network=str(path))
+        finished = virtual(experiment, 4, dataset=DIGITS)
+        return sum(row["wait_s"] for row in finished.rows[0].steps.values())
+
+    assert ends("bfloat16") == pytest.approx(ends(None), rel=1e-9)
+    assert ends("int8") == pytest.approx(ends(None), rel=1e-2)
+    assert ends(None) > 1
 
 
 @EVERY

@@ -31,6 +31,7 @@ def simulate(
     start: Sequence[float] | np.ndarray | None = None,
     itemsize: int = 1,
     chunks: int = 1,
+    adds: float = 1.0,
     seed: int = 0,
     look_every: float | None = None,
     method: str = "auto",
@@ -38,7 +39,8 @@ def simulate(
     """When each rank is done (float64, seconds from time 0) with an all-reduce of `nbytes` bytes.
 
     `start`: when each rank starts (s; default all at 0). `itemsize`: bytes of an element, which is
-    never cut; `chunks`: messages a transfer is cut in. `seed`: of the network's noise.
+    never cut; `chunks`: messages a transfer is cut in. `adds`: bytes that sums are made of for
+    each that travels, as `wire.carried` says. `seed`: of the network's noise.
     `look_every`: ranks compute all the while and look only that often (s); by default they wait,
     and look all the time. `method`: one of METHODS; `auto` takes columns where it can.
 
@@ -51,13 +53,13 @@ def simulate(
         raise AllreduceError(f"look_every {look_every} s: a number > 0")
     if chunks == 1 and look_every is None and method != "events":
         factors = np.random.default_rng([seed, 0])
-        ends = simulate_columns(schedule, nbytes, network, begins, itemsize, factors)
+        ends = simulate_columns(schedule, nbytes, network, begins, itemsize, factors, adds)
         if ends is not None:
             return ends
     if method == "columns":
         raise AllreduceError(f"{schedule.name} shares links on {network.name}: use events")
     cluster = Cluster(network, schedule.size, seed)
-    collective = cluster.collective(schedule, nbytes, itemsize=itemsize, chunks=chunks)
+    collective = cluster.collective(schedule, nbytes, itemsize=itemsize, chunks=chunks, adds=adds)
     return _play(cluster, collective, begins, look_every)
 
 

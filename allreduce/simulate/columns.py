@@ -17,6 +17,7 @@ def simulate_columns(
     start: np.ndarray,
     itemsize: int,
     factors: np.random.Generator,
+    adds: float = 1.0,
 ) -> np.ndarray | None:
     """Seconds per rank, or None where a message would find a link taken.
 
@@ -25,7 +26,7 @@ def simulate_columns(
     edges = edges_in_bytes(schedule, nbytes, itemsize)
     if network.sharing == "fair" or network.burst_B:
         return None  # sends are complete, or links free, at other times
-    columns = _Columns(network, schedule.size, start, factors)
+    columns = _Columns(network, schedule.size, start, factors, adds)
     for transfers in schedule.rounds:
         length = edges[transfers["high"]] - edges[transfers["low"]]
         sent = length > 0
@@ -40,9 +41,14 @@ class _Columns:
     """When each rank entered its current round, and until when each link is taken."""
 
     def __init__(
-        self, network: Network, size: int, start: np.ndarray, factors: np.random.Generator
+        self,
+        network: Network,
+        size: int,
+        start: np.ndarray,
+        factors: np.random.Generator,
+        adds: float,
     ):
-        self.network, self.size, self.factors = network, size, factors
+        self.network, self.size, self.factors, self.adds = network, size, factors, adds
         self.entered = start.copy()
         self.taken = np.zeros(link_count(size))
         self._pairs: tuple[np.ndarray, ...] = ()
@@ -70,7 +76,7 @@ class _Columns:
         left = np.take_along_axis(ends, first[:, None], axis=1)[:, 0]
         done[source] = np.maximum(done[source], left)
         arrived = np.maximum(done[destination], ends.max(axis=1) + ways.latency * factor)
-        sums = network.sum_s_per_B * (length * transfers["reduce"])
+        sums = network.sum_s_per_B * (length * transfers["reduce"] * self.adds)
         done[destination] = arrived + (network.overhead_s + sums)
         self.entered = done
         return True

@@ -84,11 +84,10 @@ class Cluster:
         self._order = count()
         self._turn = 0 if processes else 1 << 40  # times the rank, at equal times
 
-    def collective(
-        self, schedule: Schedule, nbytes: int, *, itemsize: int = 1, chunks: int = 1
-    ) -> Collective:
-        """An all-reduce of `nbytes` bytes in elements of `itemsize`, to be started by each rank."""
-        return self._traffic.collective(schedule, nbytes, itemsize, chunks)
+    def collective(self, schedule: Schedule, nbytes: int, **how: Any) -> Collective:
+        """An all-reduce of `nbytes` bytes, to be started by each rank. `how`: `itemsize`, `chunks`
+        and `adds` of `simulate`."""
+        return self._traffic.collective(schedule, nbytes, **how)
 
     def now(self, rank: int) -> float:
         """The present time of a rank (s)."""

@@ -38,7 +38,7 @@ class Program:
     first: list[int]
     sends: list[list[int]]  # the messages that each step sends
     receives: list[int]  # how many messages each step receives
-    sum_bytes: list[int]  # how many bytes each step adds when its messages are there
+    sum_bytes: list[float]  # how many bytes each step adds when its messages are there
     free: bool = False  # a single message that takes no time
 
 
@@ -74,9 +74,14 @@ def messages(schedule: Schedule, nbytes: int, itemsize: int = 1, chunks: int = 1
 
 
 def prepare(
-    schedule: Schedule, nbytes: int, network: Network, itemsize: int = 1, chunks: int = 1
+    schedule: Schedule,
+    nbytes: int,
+    network: Network,
+    itemsize: int = 1,
+    chunks: int = 1,
+    adds: float = 1.0,
 ) -> Program:
-    """The program of `schedule` on `nbytes` bytes, on `network`."""
+    """The program of `schedule` on `nbytes` bytes, on `network`; `adds`: as of `simulate`."""
     sent = messages(schedule, nbytes, itemsize, chunks)
     rounds = len(schedule.rounds) + 1
     ends = np.concatenate(
@@ -100,7 +105,7 @@ def prepare(
         first=np.searchsorted(steps // rounds, np.arange(schedule.size + 1)).tolist(),
         sends=[listed[low:high] for low, high in pairwise(cuts)],
         receives=np.bincount(to, minlength=len(steps)).tolist(),
-        sum_bytes=np.bincount(to, sent.nbytes * sent.reduce, len(steps)).tolist(),
+        sum_bytes=np.bincount(to, sent.nbytes * sent.reduce * adds, len(steps)).tolist(),
     )
 
 

@@ -30,14 +30,16 @@ class Traffic:
         self._single = np.random.default_rng([seed, _SINGLE, made])
         self._programs: dict[tuple, Program] = {}
 
-    def collective(self, schedule: Schedule, nbytes: int, itemsize: int, chunks: int) -> Collective:
+    def collective(
+        self, schedule: Schedule, nbytes: int, itemsize: int = 1, chunks: int = 1, adds: float = 1.0
+    ) -> Collective:
         """An all-reduce of `nbytes` bytes in elements of `itemsize`, to be started by each rank."""
         size = len(self.processes)
         if schedule.size != size:
             raise AllreduceError(f"{schedule.name} is for {schedule.size} ranks, not {size}")
-        key = (schedule, nbytes, itemsize, chunks)
+        key = (schedule, nbytes, itemsize, chunks, adds)
         if key not in self._programs:
-            self._programs[key] = prepare(schedule, nbytes, self.network, itemsize, chunks)
+            self._programs[key] = prepare(schedule, nbytes, self.network, itemsize, chunks, adds)
         program = self._programs[key]
         generator = np.random.default_rng([self._seed, next(self._made)])
         factors = lognormal(generator, self.network.noise, len(program.source)).tolist()

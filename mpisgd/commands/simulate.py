@@ -17,7 +17,7 @@ from allreduce.simulate import simulate
 from allreduce.simulate.goal import goal
 from allreduce.simulate.program import messages
 from allreduce.wire import FORMATS as WIRES
-from allreduce.wire import Wire, carried
+from allreduce.wire import Carried, Wire, carried
 from mpisgd.predict import calibration
 from mpisgd.store import arrival
 from mpisgd.store.lock import save
@@ -225,14 +225,14 @@ class Conditions(NamedTuple):
     wire: str | None = None
     arrivals: np.ndarray | None = None
 
-    def carried(self, nbytes: int) -> tuple[int, int]:
-        """Bytes, and bytes an element, as which `nbytes` travel: with a wire, of float32."""
-        return (nbytes, 1) if self.wire is None else carried(Wire(self.wire), nbytes // 4, 4)
+    def carried(self, nbytes: int) -> Carried:
+        """As what `nbytes` travel: with a wire, of float32."""
+        return Carried(nbytes, 1) if self.wire is None else carried(Wire(self.wire), nbytes // 4, 4)
 
     def ends(self, schedule: Schedule, nbytes: int, chosen: Network) -> np.ndarray:
         """When the last and the first rank are done (s): shape (2, repetitions)."""
         ends = []
-        octets, width = self.carried(nbytes)
+        travels = self.carried(nbytes)._asdict()
         for seed in self.seeds:
             start, last = self.skew * np.random.default_rng([seed, 1]).random(schedule.size), 0.0
             if self.arrivals is not None:
@@ -240,13 +240,12 @@ class Conditions(NamedTuple):
                 last = start.max()
             seconds = simulate(
                 schedule,
-                octets,
-                chosen,
+                network=chosen,
                 start=start,
-                itemsize=width,
                 chunks=self.chunks,
                 seed=seed,
                 look_every=self.look_every,
+                **travels,
             )
             ends.append((seconds.max() - last, seconds.min() - last))
         return np.array(ends).T
@@ -277,7 +276,7 @@ def _row(
 ) -> dict[str, Any]:
     last, first = conditions.ends(schedule, nbytes, chosen)
     median, low, high = np.percentile(last, (50, 10, 90)).tolist()
-    octets, width = conditions.carried(nbytes)
+    octets, width, _ = conditions.carried(nbytes)
     sent = messages(schedule, octets, width, chunks=conditions.chunks)
     rate = nbytes / median / 1e9 if median else math.nan
     ranks = schedule.size
@@ -302,8 +301,7 @@ def _row(
 def _write_goal(
     path: str, conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
 ) -> None:
-    octets, width = conditions.carried(nbytes)
-    text = goal(
-        schedule, octets, sum_s_per_B=chosen.sum_s_per_B, itemsize=width, chunks=conditions.chunks
-    )
+    octets, width, adds = conditions.carried(nbytes)
+    per_byte = chosen.sum_s_per_B * adds
+    text = goal(schedule, octets, sum_s_per_B=per_byte, itemsize=width, chunks=conditions.chunks)
     save(path, text.encode("ascii"), "--goal")

@@ -21,7 +21,7 @@ from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
 from allreduce.simulate.events import Cluster
 from allreduce.simulate.records import Collective
-from allreduce.wire import Wire, carried
+from allreduce.wire import Carried, Wire, carried
 from mpisgd.models.statistics import moments, pooled, remembered
 from mpisgd.training.evaluation import TRAINING, shard_sums
 from mpisgd.training.parameters import Parameters
@@ -92,10 +92,10 @@ class Clock:
             self.times[event.rank] = event.time
             advance(event.rank)
 
-    def collective(self, nbytes: int, itemsize: int) -> Collective:
+    def collective(self, carried: Carried) -> Collective:
         """An all-reduce that the cluster prices, to be started by every rank."""
         self.collectives += 1
-        return self.cluster.collective(self.schedule, nbytes, itemsize=itemsize, chunks=self.chunks)
+        return self.cluster.collective(self.schedule, **carried._asdict(), chunks=self.chunks)
 
     def rest(self, worker: Worker) -> None:
         """The rank has nothing in flight. With the last one all are saved, and go on at its time
@@ -270,7 +270,7 @@ class _Group:
         """The rank's part begins, with its input in `result`."""
         clock = self.clock
         if self.collective is None:
-            self.collective = clock.collective(*carried(self.wire, result.size, result.itemsize))
+            self.collective = clock.collective(carried(self.wire, result.size, result.itemsize))
         collective = self.collective
         clock.cluster.start(rank, collective)
         assert rank not in self.results, f"rank {rank} starts what is in flight"
