@@ -84,5 +84,5 @@ def test_a_library_call_priced_as_a_schedule_is_that_schedule_and_says_so(tmp_pa
     assert "--price-as ring" in advised
     assert "--allreduce mpi-nonblocking" in advised
     assert cli.main(["report", str(tmp_path / "mpi.h5")]) == 0
-    told = "averages of the MPI library (mpi-nonblocking) are priced, and summed, as ring: "
+    told = "averages of a library (mpi-nonblocking) are priced, and summed, as ring: "
     assert told in " ".join(capsys.readouterr().out.split())

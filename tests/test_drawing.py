@@ -26,4 +26,10 @@ def test_a_user_s_own_keeps_its_look_and_several_curves_of_one_have_markers_of_t
     curves = [style("dasgd", number) for number in range(6)]
     assert len({curve["marker"] for curve in curves}) == 6
     assert len({curve["color"] for curve in curves}) == 1
-    assert style("mpi")["linestyle"] != style("tree")["linestyle"]
+
+
+def test_what_a_library_carries_is_dashed(monkeypatch):
+    monkeypatch.setitem(CARRIERS, "own-fabric", CARRIERS["nccl"])
+    for name in ("own-fabric", *CARRIERS, *MOCK_UPS):
+        ours = name in CARRIERS and CARRIERS[name].scheduled
+        assert style(name)["linestyle"] == ("-" if ours else "--"), name

@@ -174,3 +174,15 @@ def test_a_run_that_cannot_do_what_it_says_is_told_once_before_it_starts(capsys,
     ]
     assert len(lines) == (told is not None)
     assert all(told in line and line.startswith("mpisgd: note: ") for line in lines)
+
+
+def test_nobody_says_that_nccl_is_of_mpi(capsys):
+    """Every carrier without a schedule is a library's."""
+    from mpisgd.experiment.experiment import Experiment
+    from mpisgd.experiment.remarks import tell_chosen
+
+    for name in ("nccl", "mpi"):
+        tell_chosen(Experiment(allreduce=name, allreduce_from="a file"))
+        told = capsys.readouterr().err
+        assert f"takes {name}, a library's own call (a file)" in told
+        assert "MPI" not in told

@@ -74,7 +74,7 @@ class Experiment:
         None, options.text(), "what auto chooses by: a table of tune, or a network [MPISGD_TUNING]"
     )
     price_as: str | None = _option(
-        None, options.one_of(collectives.SCHEDULES), "what --virtual takes for the MPI library's"
+        None, options.one_of(collectives.SCHEDULES), "what --virtual takes for a library's"
     )
     wire: str | None = _option(
         None, options.one_of(FORMATS), "format in which averages travel [that of --dtype]"

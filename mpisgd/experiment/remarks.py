@@ -35,7 +35,7 @@ def tell_assumptions(
 def tell_chosen(experiment: Experiment) -> None:
     """Once `--allreduce auto` is settled: what it takes, and by what."""
     name, chunks = experiment.allreduce, experiment.chunks
-    library = "" if collectives.carrier(name).scheduled else ", a call of the MPI library"
+    library = "" if collectives.carrier(name).scheduled else ", a library's own call"
     cut = f" in {chunks} chunks" if chunks > 1 else ""
     _tell([f"--allreduce {AUTO} takes {name}{cut}{library} ({experiment.allreduce_from})"])
 

@@ -168,7 +168,7 @@ def _priced(named: Named) -> str | None:
     stand_in, library = (named.run.config.get(key) for key in ("price_as", "allreduce"))
     if stand_in is None:
         return None
-    return f"averages of the MPI library ({library}) are priced, and summed, as {stand_in}"
+    return f"averages of a library ({library}) are priced, and summed, as {stand_in}"
 
 
 def _not_committed(runs: Sequence[Named]) -> list[str]:

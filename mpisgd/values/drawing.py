@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
 
+from allreduce.collectives import carrier
 from mpisgd.values.errors import MissingExtra
 
 STYLES = {
@@ -84,5 +85,6 @@ def style(name: str, number: int = 0) -> dict[str, Any]:
         colour, marker = OTHERS[key % len(OTHERS)], MARKERS[key % len(MARKERS)]
     if number:
         marker = MARKERS[(MARKERS.find(marker) + number) % len(MARKERS)]
-    line = "--" if outer.startswith(("mpi", "nccl")) else "-"
+    library = outer.startswith("mpi") or not carrier(outer).scheduled
+    line = "--" if library else "-"
     return {"color": colour, "marker": marker, "linestyle": line, "markersize": 4}

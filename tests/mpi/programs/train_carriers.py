@@ -37,7 +37,7 @@ if __name__ == "__main__":
         (algorithm, carrier, progress): loss(algorithm, carrier, progress)
         for algorithm in ALGORITHMS
         for carrier, row in {"butterfly": CARRIERS["butterfly"], **CARRIERS}.items()
-        if carrier != "nccl"  # which takes arrays of devices alone
+        if row.host  # others take arrays of devices alone
         for progress in ("poll", "thread")
         if carrier == "butterfly" or not row.scheduled
     }
