@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from mpi_ranks import Ranks
 
+from allreduce.testing import loopback
 from mpisgd.doctor import wires
+from mpisgd.doctor.examine import Examination
 from mpisgd.doctor.findings import findings
 from mpisgd.doctor.place import _lock, folder, shared_memory
 from mpisgd.doctor.trials import attempt
@@ -163,6 +165,33 @@ def test_an_interface_that_drops_what_is_sent_is_found_between_hosts():
     found = {(e["from"], e["interface"]): e["told"] for e in told["ranks"]["tcp"]}
     assert found == {("h0", "e0"): "", ("h1", "e0"): "", ("h0", "e1"): "no answer in 1 s"}
     assert "from h0 to h1 over e1: no answer" in whats(told)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "limit_s", "aware", "proof", "level"),
+    [
+        (1, 60.0, "1", "a message of device memory arrived", None),
+        (1, 60.0, "", "it says so, but a message of device memory ended with ", "warning"),
+        (1, 1.0, "1", "not tried: the time is up", "note"),
+        (0, 60.0, "1", "not tried: no GPU here", "note"),
+    ],
+)
+def test_a_library_s_word_on_device_memory_is_proved(
+    monkeypatch, gpus, limit_s, aware, proof, level
+):
+    """On the double, whose addresses this MPI can read or not, as a variable says."""
+    stand_in = str(Path(loopback.__file__).parent / "stand_in")
+    monkeypatch.syspath_prepend(stand_in)
+    monkeypatch.setenv("PYTHONPATH", stand_in)
+    monkeypatch.setenv("DEVICE_DOUBLE_AWARE", aware)
+    done = Examination(limit_s)
+    told = {"library": "one", "ranks_per_core": 1, "least_core_share": 1.0, "clock_error_s": 0.0,
+            "barrier_skew_median_s": 0.0, "cuda_aware": True}  # fmt: skip
+    done.facts = {"machine": {"gpus": gpus}, "ranks": told}
+    done.device_memory()
+    assert told["cuda_aware_proof"].startswith(proof)
+    found = [each.level for each in findings(done.facts, []) if "CUDA" in each.what]
+    assert found == ([level] if level else [])
 
 
 def test_locks_are_tried_by_a_second_process(tmp_path):

@@ -53,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         examination.here(arguments.folder)
         examination.launched(arguments.mpiexec, ranks)
+    examination.device_memory()
     wrong = findings(examination.facts, examination.trials)
     print(_json(examination, wrong) if arguments.format == "json" else _text(examination, wrong))
     return int(any(finding.level == "fault" for finding in wrong))

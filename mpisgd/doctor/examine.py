@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import Any
 
 from mpisgd.doctor import wires
@@ -33,6 +34,7 @@ LITTLE_SHARED_MEMORY = {
 LITTLE = "with little shared memory"
 WAYS = {LITTLE: LITTLE_SHARED_MEMORY}
 ONLY = "only over "
+PROVED = "a message of device memory arrived"
 
 
 def only(interface: str) -> dict[str, str]:
@@ -91,6 +93,23 @@ class Examination:
             return
         self.facts["ranks"] = {"came": len(came), "wanted": ranks, "told": done.told}
         self._variants(launcher, ranks)
+
+    def device_memory(self, backend: str = "cupy") -> None:
+        """Where the MPI library says that it takes device memory: whether that is proved."""
+        from mpisgd.mpi import aware
+
+        ranks = self.facts.get("ranks") or {}
+        if not ranks.get("cuda_aware"):
+            return
+        if not self.facts.get("machine", {}).get("gpus"):
+            proved = "not tried: no GPU here"
+        elif find_spec(backend) is None:
+            proved = "not tried: CuPy is not installed"
+        elif self._left() < LEAST_S:
+            proved = "not tried: the time is up"
+        else:
+            proved = aware.proof(backend, 0, self._left()) or PROVED
+        ranks["cuda_aware_proof"] = proved
 
     def trial(
         self, name: str, words: list[str], most: float, environment: Mapping[str, str] | None = None

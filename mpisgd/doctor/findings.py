@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mpisgd.doctor.examine import ONLY, WAYS, only
+from mpisgd.doctor.examine import ONLY, PROVED, WAYS, only
 
 FULL_SHARE = 0.7  # of a core: a rank that gets less shares it
 SMALL_SHM = 64 << 20  # B; what Docker gives a container
@@ -128,6 +128,12 @@ def _ranks(facts: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding("warning", f"from {each['from']} to {each['to']} over "
                           f"{each['interface']}: {each['told']}", "keep MPI from it: "
                           "docs/cluster.md, Network interfaces")  # fmt: skip
+    proof = ranks.get("cuda_aware_proof", PROVED)
+    if proof.startswith("not tried"):
+        yield Finding("note", f"this MPI says that it is CUDA-aware; a proof was {proof}", "")
+    elif proof != PROVED:
+        yield Finding("warning", f"that this MPI is CUDA-aware is not proved: {proof}",
+                      "leave --cuda-aware at auto; was the time short, --limit 60s")  # fmt: skip
     if facts.get("machine", {}).get("gpus") and not ranks["cuda_aware"]:
         yield Finding("note", "there are GPUs, and this MPI does not say that it is CUDA-aware",
                       "device buffers go through pinned host memory")  # fmt: skip

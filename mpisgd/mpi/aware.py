@@ -46,7 +46,8 @@ def decide(choice: str, comm: Any, module: Any, deadline: float = 60.0) -> Aware
         return Awareness(True, "asked for")
     says, why = cuda_aware(), ""
     if comm.Get_rank() == 0 and says:
-        why = proof(module)
+        number = module.cuda.runtime.getDevice()
+        why = proof(module.__name__, number, PROOF_S)
     told = gather(comm, [says, not why], deadline + PROOF_S)
     if not told[:, 0].all():
         return Awareness(False, "the MPI library does not say that it takes device memory")
@@ -55,14 +56,14 @@ def decide(choice: str, comm: Any, module: Any, deadline: float = 60.0) -> Aware
     return Awareness(True, "the MPI library says so, and a process of its own proved it")
 
 
-def proof(module: Any) -> str:
-    """What speaks against it, after a message to itself in another process; "" if nothing."""
-    number = str(module.cuda.runtime.getDevice())
+def proof(backend: str, number: int, seconds: float) -> str:
+    """What speaks against it, after a message to itself in another process, with this module's
+    memory on this device, within so many seconds; "" if nothing."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHED)}
-    command = processes.python("mpisgd.mpi.aware", module.__name__, number)
+    command = processes.python("mpisgd.mpi.aware", backend, str(number))
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROOF_S, env=environment
+            command, capture_output=True, text=True, timeout=seconds, env=environment
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"it says so, but a message of device memory: {type(error).__name__}"
