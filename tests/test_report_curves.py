@@ -11,6 +11,7 @@ from test_report import made, opened
 from mpisgd.cli import main
 from mpisgd.report import curves, reference, targets
 from mpisgd.report.targets import Target, parse
+from mpisgd.store.schema import group
 from mpisgd.store.writer import Writer
 from mpisgd.values.errors import UsageError
 
@@ -130,6 +131,18 @@ def test_a_killed_run_has_the_steps_that_anybody_reported(tmp_path):
     assert [row["wait_s"] for row in rows] == [2.0, 2.0]
     assert rows[0]["staleness"] == 3.0
     assert np.isnan(rows[1]["staleness"])
+
+
+def test_every_column_of_steps_is_told_each_with_its_mean(tmp_path):
+    columns = {f.name: np.array([1, 3] * 2, f.dtype) for f in group("steps")}
+    columns["used"], columns["polls"] = np.array([1, 0, 1, 1]), np.array([2, -1, 4, 4])
+    with Writer(tmp_path / "a.h5", kind="train", config={}, environment={}, ranks=1) as store:
+        store.steps(0, 1, columns)
+        store.complete({})
+    assert set(columns) <= {column.key for column in curves.STEPS}
+    (row,) = curves.steps(*opened(str(tmp_path / "a.h5")), 1)
+    odd = {"samples": 8, "start_s": 1, "loss": 2.5, "used": 3 / 4, "polls": 10 / 3}
+    assert {n: row[n] for n in columns} == pytest.approx(dict.fromkeys(columns, 2) | odd)
 
 
 # --- references ---------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from mpisgd.report.columns import meanings
 from mpisgd.report.figures import draw, encoded
 from mpisgd.report.html import page
 from mpisgd.report.sections import filled, report
+from mpisgd.report.speed import PARTS
 from mpisgd.report.summary import summary
 from mpisgd.report.targets import Target
 from mpisgd.report.trace import SPAN_B, Timeline, steps_of
@@ -236,6 +237,16 @@ def test_a_lane_that_was_recorded_is_not_drawn_from_totals_as_well(tmp_path):
     trace = json.loads(timeline([Named("a", read(tmp_path / "a.h5"))]))
     spans = [(e["name"], e["args"].get("placed")) for e in trace["traceEvents"] if e["ph"] == "X"]
     assert sorted(spans, key=str) == [("gradient", None), ("wait", "total of the step")]
+
+
+def test_every_share_of_the_schema_has_a_lane(tmp_path):
+    with Writer(tmp_path / "a.h5", kind="train", config={}, environment={}, ranks=1) as store:
+        store.steps(0, 1, {"start_s": [0.0]} | {f"{part}_s": [0.1] for part in PARTS})
+        store.complete({})
+    events = json.loads(timeline([Named("a", read(tmp_path / "a.h5"))]))["traceEvents"]
+    lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    drawn = {e["name"]: lanes[e["tid"]] for e in events if e["ph"] == "X"}
+    assert drawn == {part: part for part in PARTS}
 
 
 def steps_drawn(text):

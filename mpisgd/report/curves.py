@@ -21,20 +21,23 @@ EVALUATION = (
       for f in group("evaluation")),
     Column("epochs", ".4g", "samples used over those of the training set", "1", True),
 )  # fmt: skip
-SECONDS = ("compute_s", "update_s", "poll_s", "wait_s")
+# How the ranks of a step, and steps of a thinned row, are put together: unless said, their mean.
+TOGETHER = {
+    "start_s": "of the first step, on the rank that began first",
+    "samples": "sum over steps and ranks",
+    "loss": "mean over ranks, by their samples",
+    "rate": "mean",
+}
 STEPS = (
     *ABOUT,
     Column("step", "", "the last step of the row", "1", True),
     Column("steps", "", "steps that the row is the mean of: more than one where it was thinned"),
-    Column("start_s", "", "start of its first step, on the rank that began first", "s", True),
-    Column("step_s", "", "seconds of a step, mean over ranks", "s", True),
-    *(Column(f.name, "", f"{f.meaning}, mean over ranks", "s", f.name == "wait_s")
-      for f in group("steps") if f.name in SECONDS),
-    Column("loss", "", "loss of the batches, by their samples", "1", True),
-    Column("samples", "", "samples computed in these steps, all ranks", "1"),
-    Column("staleness", "", "updates between read and use, mean over ranks", "updates"),
-    Column("rate", "", "learning rate, mean", "1"),
+    *(Column(f.name, "", f"{f.meaning}, {TOGETHER.get(f.name, 'mean over ranks')}",
+             "1" if f.unit == "0 or 1" else f.unit,
+             f.name in ("start_s", "step_s", "wait_s", "loss"))
+      for f in group("steps")),
 )  # fmt: skip
+WHOLE = {f.name for f in group("steps") if f.dtype.startswith("int")}  # -1: not known
 NAMES = ("evaluation", "steps")
 
 
@@ -79,10 +82,10 @@ def steps(named: Named, thin: int | None = None) -> Iterator[dict[str, Any]]:
     samples = column("samples")
     weight = None if samples is None else np.where(samples > 0, samples, 0.0)
     found: dict[str, list] = {"step": edges[1:].tolist(), "steps": sizes.tolist()}
-    for name in ("step_s", *SECONDS, "rate", "loss", "staleness"):
+    for name in (f.name for f in group("steps") if f.name not in ("start_s", "samples")):
         values = column(name)
         if values is not None:
-            known = np.isfinite(values) if name != "staleness" else values >= 0
+            known = values >= 0 if name in WHOLE else np.isfinite(values)
             by = weight if name == "loss" and weight is not None else np.ones_like(values)
             by = np.where(known, by, 0.0)
             total = np.add.reduceat((np.where(known, values, 0.0) * by).sum(axis=1), starts)

@@ -22,6 +22,7 @@ from mpisgd.values.errors import UsageError
 LARGEST = 64_000_000  # bytes: viewers in a browser refuse more, or take minutes
 SPAN_B = 160  # bytes of one in the file, about the most
 BLOCK = 1 << 14  # spans turned into text at once
+SHOWN = (*LANES, *(part for part in PARTS if part not in LANES))  # totals need no lane in files
 
 
 class Spans(NamedTuple):
@@ -101,7 +102,7 @@ def _spans(run: Run) -> Iterator[Spans]:
     if {"rank", "lane", "start_s", "end_s"} <= set(run.events):
         yield _recorded(run)
     recorded = set(np.unique(run.events["lane"]).tolist()) if "lane" in run.events else set()
-    for lane, part in enumerate(LANES):
+    for lane, part in enumerate(SHOWN):
         if part in PARTS and lane not in recorded:
             yield from _totals(run, part, lane)
 
@@ -134,7 +135,7 @@ def _totals(run: Run, part: str, lane: int) -> Iterator[Spans]:
 
 def _text(spans: Spans, offset: int) -> Iterator[str]:
     """Complete events; codes that this program does not know are shown as numbers."""
-    known: Sequence[str] = LANES if spans.placed else NAMES
+    known: Sequence[str] = SHOWN if spans.placed else NAMES
     more = ', "placed": "total of the step"' if spans.placed else ""
     for low in range(0, len(spans.step), BLOCK):
         part = slice(low, low + BLOCK)
@@ -154,7 +155,7 @@ def _titles(named: Named, offset: int) -> Iterator[str]:
         name = f"{named.name} rank {rank} ({clock(named.run)} time)"
         yield _meta(offset + rank, 0, "process_name", {"name": name})
         yield _meta(offset + rank, 0, "process_sort_index", {"sort_index": offset + rank})
-        for lane, title in enumerate(LANES):
+        for lane, title in enumerate(SHOWN):
             shown = "communication in flight" if title == "flight" else title
             yield _meta(offset + rank, lane, "thread_name", {"name": shown})
             yield _meta(offset + rank, lane, "thread_sort_index", {"sort_index": lane})
