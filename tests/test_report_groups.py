@@ -160,3 +160,9 @@ def test_notes_name_counts_where_files_are_many(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "note: partial run, as far as it got: 3 files" in out
     assert len(collect(find([str(tmp_path)]))[0]) == 3
+
+
+def test_where_a_choice_came_from_makes_no_other_experiment(tmp_path):
+    runs = [made(tmp_path, name, seed=seed, allreduce_from=name, tuning=f"{name}.json")
+            for seed, name in enumerate("ab")]  # fmt: skip
+    assert [len(group.runs) for group in groups(runs)] == [2]

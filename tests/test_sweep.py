@@ -62,6 +62,24 @@ def test_the_further_grid_is_one_and_goes_beyond(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("best", "edges"),
+    [((1, 0), set()), ((1, 1), set()), ((2, 0), {"tau"}), ((2, 1), {"tau", "delay"})],
+)
+def test_report_and_sweep_say_the_same_of_edges(tmp_path, capsys, best, edges):
+    for tau in (1, 2):
+        for delay in (0, 1):
+            name = tmp_path / f"{tau}-{delay}.h5"
+            ended(name, 0.5 + 0.1 * ((tau, delay) == best), tau=tau, delay=delay)
+    rows, _ = swept(capsys, tmp_path)
+    assert {n for n, row in rows.items() if row["verdict"].startswith("edge")} == edges
+    assert {n for n, row in rows.items() if row["verdict"] == "bound"} == {"tau", "delay"} - edges
+    assert main(["report", str(tmp_path), "--table", "sweep", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["sweep"]
+    told = [row["edge"] for row in found if row["place"] == "best"]
+    assert [set(text.split(", ")) for text in told] == [edges or {"none"}]
+
+
+@pytest.mark.parametrize(
     ("option", "values", "beyond"),
     [
         ("tau", (8, 4, 2), [1]),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from mpisgd.report.columns import ALGORITHM, CLOCK
 from mpisgd.report.settings import REPEATED, Group, label, varying
 from mpisgd.report.speed import effective_share, last, speed
+from mpisgd.report.sweep import EDGE, verdict
 from mpisgd.values.statistics import Spread
 from mpisgd.values.tables import Column
 
@@ -68,9 +69,11 @@ class Sweep(NamedTuple):
 
     @property
     def edges(self) -> list[str]:
-        """Axes on whose end the best lies."""
+        """Axes on whose end the best lies, and beyond which there could be a better one."""
+        config = self.cells[self.best].runs[0].run.config
         ends = zip(self.axes, self.values, self.best, strict=True)
-        return [axis for axis, values, best in ends if best in (values[0], values[-1])]
+        return [axis for axis, values, best in ends
+                if verdict(config, axis, values, values.index(best))[0] == EDGE]  # fmt: skip
 
 
 def sweeps(groups: Sequence[Group]) -> list[Sweep]:

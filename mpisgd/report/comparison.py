@@ -16,6 +16,7 @@ from mpisgd.experiment.experiment import Experiment
 from mpisgd.report import accounting, benchmarks
 from mpisgd.report.collect import Named
 from mpisgd.report.notes import machine
+from mpisgd.report.settings import NO_SETTINGS, REPEATED
 from mpisgd.report.targets import Target, of
 from mpisgd.values.statistics import half_width
 from mpisgd.values.tables import Column
@@ -26,9 +27,6 @@ COLUMNS = (
 )  # fmt: skip
 WORSE, BETTER, NEITHER, UNKNOWN = "worse", "better", "no change found", "cannot tell"
 NAMED = ("algorithm", "ranks")  # settings that every label has
-# What makes no other experiment, or is what changed between before and after.
-NO_SETTINGS = ("seed", "plugin_sha256", "deadline_s", "data_path", "step_time_from", "tuning",
-               "allreduce_from")  # fmt: skip
 HIGHER_IS_BETTER = ("accuracy",)
 RUN_METRICS = ("step_s", "effective_step_s", "loss", "accuracy")
 
@@ -66,7 +64,7 @@ def launches(named: Sequence[Named], targets: Sequence[Target]) -> list[Launch]:
         else:
             config = each.run.config
             every = _defaults() | config | {"ranks": each.run.ranks}
-            settings = {k: v for k, v in every.items() if k not in NO_SETTINGS}
+            settings = {k: v for k, v in every.items() if k not in (*NO_SETTINGS, *REPEATED)}
             values = _measured(each, targets)
             found.append(Launch(settings, config.get("seed"), machine(each), each.name, values))
     return found

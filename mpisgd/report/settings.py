@@ -15,7 +15,8 @@ FIRST = (
     "backups", "group", "batch", "rate",
 )  # fmt: skip
 # What makes no other experiment, or follows from one.
-NO_SETTINGS = ("plugin_sha256", "deadline_s", "data_path", "step_time_from")
+NO_SETTINGS = ("plugin_sha256", "deadline_s", "data_path", "step_time_from", "tuning",
+               "allreduce_from")  # fmt: skip
 REPEATED = ("seed",)
 
 

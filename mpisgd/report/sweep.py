@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mpisgd.experiment.experiment import Experiment, flag
 from mpisgd.report.accounting import clock
 from mpisgd.report.collect import Named
-from mpisgd.report.comparison import NO_SETTINGS
+from mpisgd.report.settings import NO_SETTINGS, REPEATED
 from mpisgd.report.speed import last
 from mpisgd.report.targets import RISING
 from mpisgd.values.errors import UsageError
@@ -76,7 +76,8 @@ def rows(sweep: Sweep, metric: str) -> list[dict[str, Any]]:
         near = {"below": place - 1, "above": place + 1}
         beside = {side: _beside(sweep, best, name, values[i] if 0 <= i < len(values) else None)
                   for side, i in near.items()}  # fmt: skip
-        told = {"option": _flag(name), "best": at, "verdict": _verdict(name, values, place)}
+        said = ": ".join(filter(None, verdict(sweep.configs[best], name, values, place)))
+        told = {"option": _flag(name), "best": at, "verdict": said}
         found.append(about | beside | told)
     return found
 
@@ -94,7 +95,7 @@ def _varied(runs: Sequence[Named]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {"axes": [], "others": []}
     for name in names:
         values = {json.dumps(n.run.config.get(name)) for n in runs}
-        if name in (*NO_SETTINGS, *APART, "deadline_s") or len(values) < 2:
+        if name in (*NO_SETTINGS, *REPEATED, *APART) or len(values) < 2:
             continue
         if name in FOLLOWS:
             by = {json.dumps([n.run.config.get(k) for k in ("batch", "ranks", "algorithm", name)])
@@ -147,22 +148,26 @@ def _beside(sweep: Sweep, best: Setting, name: str, value: float | None) -> str 
     return f"{value:g}: " + ("not run" if there is None else f"{fmean(there):.4g}")
 
 
-def _verdict(name: str, values: Sequence[float], place: int) -> str:
+def verdict(
+    config: Mapping[str, Any], name: str, values: Sequence[float], place: int
+) -> tuple[str, str]:
+    """INSIDE, EDGE, or BOUND where nothing can lie beyond; and of an edge which end, in words.
+    `config`: of a run with this value."""
     if 0 < place < len(values) - 1:
-        return INSIDE
-    low = place == 0
-    bound = BOUNDS.get(name, (None, None))[0 if low else 1]
-    if bound is not None and values[place] == bound:
-        return BOUND
-    return f"{EDGE}: the {'lowest' if low else 'highest'} of {len(values)}"
+        return INSIDE, ""
+    tried = _beyond(name, values, place)
+    known = _allowed(config, name, values[place])  # a plug-in's options need not be known here
+    if not tried or (known and not any(_allowed(config, name, value) for value in tried)):
+        return BOUND, ""
+    return EDGE, f"the {'lowest' if place == 0 else 'highest'} of {len(values)}"
 
 
 def _blocks(sweep: Sweep, best: Setting) -> Iterator[str]:
     for name, values in sweep.axes.items():
         place = values.index(dict(best)[name])
-        if not _verdict(name, values, place).startswith(EDGE):
-            continue
         config = sweep.configs[best]
+        if verdict(config, name, values, place)[0] != EDGE:
+            continue
         tried = [v for v in _beyond(name, values, place) if _allowed(config, name, v)]
         if tried:
             options = _options(config) | {"ranks": config["ranks"], "seed": sweep.seeds}
@@ -173,7 +178,7 @@ def _blocks(sweep: Sweep, best: Setting) -> Iterator[str]:
 
 def _beyond(name: str, values: Sequence[float], place: int) -> list[float]:
     """The next values outside, at the distance, or in the ratio, of the last two."""
-    edge, inner = values[place], values[1 if place == 0 else place - 1]
+    edge, inner = values[place], values[min(1, len(values) - 1) if place == 0 else place - 1]
     low, high = BOUNDS.get(name, (0, None))
     found: list[float] = []
     for number in range(1, BEYOND + 1):
