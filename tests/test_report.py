@@ -17,6 +17,7 @@ from mpisgd.report.scaling import karp_flatt, scaling
 from mpisgd.report.sections import report, shown
 from mpisgd.report.speed import effective_share, round_seconds
 from mpisgd.report.targets import Target, of
+from mpisgd.store import reader
 from mpisgd.store.reader import read
 from mpisgd.store.writer import Writer
 
@@ -55,6 +56,14 @@ def made(path, ranks=2, step_s=1.0, steps=8, complete=True, virtual=False, machi
 
 def opened(*paths):
     return [Named(str(path), read(path)) for path in paths]
+
+
+def test_a_report_opens_each_file_once(tmp_path, monkeypatch):
+    kept, seen = reader.opened, []
+    files = [made(tmp_path / f"{seed}.h5", seed=seed) for seed in range(3)]
+    monkeypatch.setattr(reader, "opened", lambda path: seen.append(str(path)) or kept(path))
+    assert main(["report", *files]) == 0
+    assert seen == files
 
 
 # --- accounting ---------------------------------------------------------------------------------

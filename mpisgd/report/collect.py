@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from mpisgd.report.lateness import lateness
 from mpisgd.report.speed import speed
 from mpisgd.store.opening import DamagedFile
 from mpisgd.store.reader import Run, read
@@ -52,7 +53,7 @@ def collect(files: Sequence[str]) -> tuple[list[Named], list[str]]:
             run = read(file)
             # Damage in what is looked at later is found now, not in the middle of a page.
             run.check()
-            speed(run)
+            _ = speed(run), lateness(run)  # of long columns, while they are at hand
             run.release()
             runs.append(Named(printable(file), run))
         except DamagedFile as error:

@@ -1,12 +1,13 @@
 """Who came last to averages, and what that cost the others."""
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from mpisgd.report.collect import Named
 from mpisgd.report.columns import FILE
 from mpisgd.store.arrival import late_s
+from mpisgd.store.reader import Run
 from mpisgd.values.tables import Column
 
 MOST = 8  # ranks of a run: those that cost most
@@ -25,20 +26,29 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def rows(named: Named) -> list[dict[str, Any]]:
-    """One for each rank that was last anywhere, the most costly first. Of equally late ranks none
-    is last."""
-    late = late_s(named.run)
+_KNOWN: WeakKeyDictionary[Run, list[dict[str, Any]]] = WeakKeyDictionary()
+
+
+def lateness(run: Run) -> list[dict[str, Any]]:
+    """One row for each rank that was last anywhere, the most costly first. Of equally late ranks
+    none is last. Columns are read once a run."""
+    if run not in _KNOWN:
+        _KNOWN[run] = _lateness(run)
+    return _KNOWN[run]
+
+
+def _lateness(run: Run) -> list[dict[str, Any]]:
+    late = late_s(run)
     if not len(late):
         return []
     ordered = np.sort(late, axis=1)
     margin = ordered[:, -1] - ordered[:, -2]
     last = (late == ordered[:, -1:]) & (margin[:, None] > 0)
     cost = (last * margin[:, None]).sum(axis=0)
-    seconds = float(np.nanmax(named.run.steps["start_s"] + named.run.steps["step_s"]))
+    seconds = float(np.nanmax(run.steps["start_s"] + run.steps["step_s"]))
     found = [
         {
-            "file": named.name, "rank": rank, "averages": len(late), "last": int(count),
+            "rank": rank, "averages": len(late), "last": int(count),
             "last_share": count / len(late), "held_up_s": float(cost[rank]),
             "held_up_share": float(cost[rank]) / seconds if seconds else None,
             "late_s": float(np.median(late[:, rank])),

@@ -125,7 +125,7 @@ def _rows(
         found["shards"] += servers.shards(named)
         found["staleness"] += servers.staleness(named)
         found["arrivals"] += servers.arrivals(named)
-        found["late"] += lateness.rows(named)
+        found["late"] += [{"file": named.name} | row for row in lateness.lateness(named.run)]
         named.release()
     return found | {"targets": targets.rows(train, wanted)}
 

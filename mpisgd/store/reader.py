@@ -112,7 +112,9 @@ class Run:
     def reported(self) -> np.ndarray:
         """How many steps each rank reported [rank]; a killed run's ranks may differ."""
         with self.guard():
-            return self._dataset("rows/steps")[()] if self.kind == "train" else np.zeros(0, int)
+            return (
+                _values(self._dataset("rows/steps")) if self.kind == "train" else np.zeros(0, int)
+            )
 
     @cached_property
     def evaluation(self) -> "Table":
@@ -173,7 +175,7 @@ class Run:
             if self.has(field.path):
                 yield field, self.column(field.path)
 
-    def _dataset(self, path: str) -> h5py.Dataset:
+    def _dataset(self, path: str) -> h5py.h5d.DatasetID:
         """One dataset, of the file that is open or has to be opened again."""
         if not self._file:
             self._file = opened(self.path)
@@ -211,7 +213,7 @@ class Run:
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
             raise DamagedFile(str(self.path), None, f"is damaged ({line(error)})") from error
 
-    def _check(self, field: Field) -> h5py.Dataset | None:
+    def _check(self, field: Field) -> h5py.h5d.DatasetID | None:
         """One dataset against the schema: linked within the file, of its type and dimensions. None
         for a column that is younger than the file."""
         group = self._group(field)
@@ -232,7 +234,7 @@ class Run:
             self.damaged(f"/{field.path} has shape {shape}, not {list(dims)}")
         self._widths[field.path] = dtype.itemsize * math.prod(shape[1:])
         self._lengths[field.path] = shape[0]
-        return h5py.Dataset(here)
+        return here
 
     def _group(self, field: Field) -> h5py.h5g.GroupID | None:
         """The group that holds the field: the root, or one of the schema, looked up once; None for
@@ -282,7 +284,7 @@ class Run:
         return found
 
     def _count(self, counted_by: str, paths: Sequence[str]) -> int:
-        counts = self._datasets[counted_by][()]
+        counts = _values(self._datasets[counted_by])
         count = int(counts.max())
         longest = max(self._lengths[path] for path in paths)
         if count > longest and not self.complete:  # rows may have come since those were opened
@@ -329,13 +331,16 @@ class Table(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
-def _first(dataset: h5py.Dataset, rows: int) -> np.ndarray:
+def _first(dataset: h5py.h5d.DatasetID, rows: int) -> np.ndarray:
     """The first rows; a whole dataset without the slow way of selections."""
-    if rows < dataset.shape[0]:
-        return dataset[:rows]
+    return h5py.Dataset(dataset)[:rows] if rows < dataset.shape[0] else _values(dataset)
+
+
+def _values(dataset: h5py.h5d.DatasetID) -> np.ndarray:
+    """All of it."""
     values = np.empty(dataset.shape, dataset.dtype)
     if values.size:
-        dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     return values
 
 
