@@ -113,6 +113,16 @@ def test_a_neighbour_that_was_not_run_and_groups_that_are_not_tuned(tmp_path, ca
     assert rows["tau"]["mean"] == 0.7
 
 
+def test_beside_the_best_and_not_run_is_open_and_in_the_further_grid(tmp_path, capsys):
+    for tau, delay, accuracy in ((2, 1, 0.5), (4, 1, 0.6), (4, 2, 0.7), (4, 3, 0.6), (8, 3, 0.5)):
+        ended(tmp_path / f"{tau}-{delay}.h5", accuracy, tau=tau, delay=delay)
+    target = tmp_path / "more.toml"
+    rows, _ = swept(capsys, tmp_path, "--grid", str(target))
+    assert (rows["tau"]["verdict"], rows["delay"]["verdict"]) == ("open: 2, 8 not run", "inside")
+    told = [(r.experiment.tau, r.experiment.delay) for r in read_grid(str(target)).runs]
+    assert told == [(2, 2), (8, 2)]
+
+
 def test_seeds_are_averaged_with_their_interval(tmp_path, capsys):
     for seed, accuracy in enumerate((0.5, 0.7)):
         ended(tmp_path / f"a{seed}.h5", accuracy, seed=seed, rate=0.1)

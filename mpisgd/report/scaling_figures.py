@@ -80,11 +80,12 @@ def laws(rows: Sequence[Row], time: str) -> Any:
     if not curves:
         return None
     title = f"Fitted laws, 95 % intervals; dashed: extrapolated ({time} time)"
+    source = "simulated" if time == "virtual" else "measured"
     figure, made = panels(list(curves), title)
     for axes, points in zip(made, curves.values(), strict=False):
         ranks = np.array([row["ranks"] for row in points], float)
         each = [row["samples_per_s"] / row["ranks"] for row in points]
-        axes.plot(ranks, each, "ko", markersize=4, label="measured", zorder=3)
+        axes.plot(ranks, each, "ko", markersize=4, label=source, zorder=3)
         for fit in fitted(points):
             inside = np.geomspace(ranks[0], ranks[-1], 40)
             outside = np.geomspace(ranks[-1], FURTHER * ranks[-1], 20)

@@ -30,7 +30,7 @@ BOUNDS = {
     "tau": (1, None), "delay": (0, None), "xi": (0, 1), "momentum": (0, 1), "batch": (1, None),
     "outer_momentum": (0, 1), "ema": (0, 1), "backups": (0, None),
 }  # fmt: skip
-INSIDE, EDGE, BOUND = "inside", "edge", "bound"
+INSIDE, EDGE, BOUND, OPEN = "inside", "edge", "bound", "open"
 BEYOND = 2  # values that a further grid tries
 GEOMETRIC = 1.9  # ratio of two values from which on the next one is a multiple too
 
@@ -76,14 +76,18 @@ def rows(sweep: Sweep, metric: str) -> list[dict[str, Any]]:
         near = {"below": place - 1, "above": place + 1}
         beside = {side: _beside(sweep, best, name, values[i] if 0 <= i < len(values) else None)
                   for side, i in near.items()}  # fmt: skip
-        said = ": ".join(filter(None, verdict(sweep.configs[best], name, values, place)))
+        kind, which = verdict(sweep.configs[best], name, values, place)
+        if kind == INSIDE and (missing := _missing(sweep, best, name)):
+            kind, which = OPEN, f"{', '.join(f'{value:g}' for value in missing)} not run"
+        said = ": ".join(filter(None, (kind, which)))
         told = {"option": _flag(name), "best": at, "verdict": said}
         found.append(about | beside | told)
     return found
 
 
 def further(found: Sequence[Sweep], metric: str) -> str:
-    """A grid file with what lies beyond each edge, everything else as at the best; "" if none."""
+    """A grid file with what lies beyond each edge, and beside the best but was not run, everything
+    else as at the best; "" if none."""
     blocks = [block for sweep in found for block in _blocks(sweep, _best(sweep, metric))]
     head = f"# Beyond the edges of a sweep, by {metric}; `batch` is that of a rank.\n"
     return head + 'scaling = "weak"\n' + "".join(blocks) if blocks else ""
@@ -162,13 +166,23 @@ def verdict(
     return EDGE, f"the {'lowest' if place == 0 else 'highest'} of {len(values)}"
 
 
+def _missing(sweep: Sweep, best: Setting, name: str) -> list[float]:
+    """The next values on both sides that other settings had and the best did not, if allowed."""
+    values = sweep.axes[name]
+    place = values.index(dict(best)[name])
+    beside = (*values[max(0, place - 1) : place], *values[place + 1 : place + 2])
+    settings = {v: tuple((n, v if n == name else w) for n, w in best) for v in beside}
+    config = sweep.configs[best]
+    return [v for v, s in settings.items() if s not in sweep.scores and _allowed(config, name, v)]
+
+
 def _blocks(sweep: Sweep, best: Setting) -> Iterator[str]:
     for name, values in sweep.axes.items():
         place = values.index(dict(best)[name])
         config = sweep.configs[best]
-        if verdict(config, name, values, place)[0] != EDGE:
-            continue
-        tried = [v for v in _beyond(name, values, place) if _allowed(config, name, v)]
+        tried = _missing(sweep, best, name)
+        if verdict(config, name, values, place)[0] == EDGE:
+            tried += [v for v in _beyond(name, values, place) if _allowed(config, name, v)]
         if tried:
             options = _options(config) | {"ranks": config["ranks"], "seed": sweep.seeds}
             options |= {_flag(name): tried} | ({"virtual": True} if sweep.virtual else {})
