@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from allreduce.arrays import WIDE, Device, too_narrow
 from allreduce.communicator import abort
 from allreduce.errors import AllreduceError, BufferRefused
 from allreduce.phases import Work
-from allreduce.plan import Runner, wait_until
+from allreduce.plan import Call, wait_until
 
 NATIVE = {
     "mpi": "MPI_Allreduce, which blocks",
@@ -28,7 +27,7 @@ NATIVE = {
 """They have no schedule: what verifies, evaluates or simulates schedules refuses these names."""
 
 
-class Native(Runner):
+class Native(Call):
     """One all-reduce by the MPI library, to be started any number of times.
 
     Arguments, methods and errors are those of a Plan, with these differences. `name`: a key of
@@ -56,8 +55,6 @@ class Native(Runner):
     ):
         if name not in NATIVE:
             raise AllreduceError(f"no all-reduce of MPI named {name!r}: {', '.join(NATIVE)}")
-        if chunks != 1:
-            raise AllreduceError(f"chunks {chunks}: {name} takes 1 only")
         super().__init__(
             comm, name, source, result, mean=mean, tag=tag, chunks=chunks, deadline=deadline
         )
@@ -82,15 +79,6 @@ class Native(Runner):
         for phase in (*self._before, *self._body):
             phase.free()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()  # after an error it might never end
-
     def _lower(self, mean: bool, cuda_aware: bool) -> None:
         """What is done before, by, and after the collective."""
         memory, target = self._memory, self._target
@@ -112,13 +100,6 @@ class Native(Runner):
         self._body += [_COLLECTIVES[self.name](self.comm, output, output, self)]
         if after:
             self._body.append(Work(memory, after))
-
-    def _stall(self, seconds: float) -> str:
-        """Who has waited how long. For whom, MPI does not tell."""
-        return (
-            f"rank {self.rank} has waited {seconds:.3g} s for some of the {self.size} "
-            f"ranks in all-reduce {self.name} of {self._target.size} {self._target.dtype}"
-        )
 
 
 class _Nonblocking:

@@ -14,7 +14,7 @@ from allreduce.arrays import WIDE, Device, too_narrow
 from allreduce.errors import AllreduceError, BufferRefused
 from allreduce.measure import gather
 from allreduce.phases import Work
-from allreduce.plan import Runner, wait_until
+from allreduce.plan import Call, wait_until
 
 DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
 
@@ -55,7 +55,7 @@ def refusal(comm: Any, name: str, module: Any, cuda_aware: bool = False) -> str:
     return ""
 
 
-class Nccl(Runner):
+class Nccl(Call):
     """One all-reduce by NCCL, to be started any number of times.
 
     Arguments, methods and errors are those of a Plan, with these differences. `source` and
@@ -79,8 +79,6 @@ class Nccl(Runner):
         deadline: float = 60.0,
         cuda_aware: bool = False,
     ):
-        if chunks != 1:
-            raise AllreduceError(f"chunks {chunks}: {name} takes 1 only")
         super().__init__(
             comm, name, source, result, mean=mean, tag=tag, chunks=chunks, deadline=deadline
         )
@@ -109,10 +107,6 @@ class Nccl(Runner):
             wait_until(self.test)
             self._closed = True
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()  # after an error it might never end
-
     def _reduce(self, target: Any) -> None:
         nccl, memory = library(self._memory.module), self._memory
         assert isinstance(memory, Device)
@@ -122,13 +116,6 @@ class Nccl(Runner):
                 target.data.ptr, target.data.ptr, target.size, dtype, nccl.NCCL_SUM,
                 memory.stream.ptr,
             )  # fmt: skip
-
-    def _stall(self, seconds: float) -> str:
-        """Who has waited how long. For whom, NCCL does not tell."""
-        return (
-            f"rank {self.rank} has waited {seconds:.3g} s for some of the {self.size} ranks in "
-            f"all-reduce {self.name} of {self._target.size} {self._target.dtype}"
-        )
 
 
 def _ring(comm: Any, name: str, memory: Device) -> _Ring:

@@ -145,6 +145,40 @@ class Runner:
         raise NotImplementedError
 
 
+class Call(Runner):
+    """An all-reduce that a library does as one call: it cuts messages by itself, does not tell for
+    whom it waits, and cannot take back what has begun."""
+
+    def __init__(
+        self,
+        comm: Any,
+        name: str,
+        source: Any,
+        result: Any,
+        *,
+        mean: bool,
+        tag: int,
+        chunks: int,
+        deadline: float,
+    ):
+        if chunks != 1:
+            raise AllreduceError(f"chunks {chunks}: {name} takes 1 only")
+        super().__init__(
+            comm, name, source, result, mean=mean, tag=tag, chunks=chunks, deadline=deadline
+        )
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()  # after an error it might never end
+
+    def _stall(self, seconds: float) -> str:
+        """Who has waited how long."""
+        return (
+            f"rank {self.rank} has waited {seconds:.3g} s for some of the {self.size} ranks in "
+            f"all-reduce {self.name} of {self._target.size} {self._target.dtype}"
+        )
+
+
 class Plan(Runner):
     """One all-reduce, to be started any number of times.
 
