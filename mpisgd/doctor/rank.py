@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from allreduce.native import described
 from mpisgd.doctor import wires
 from mpisgd.doctor.trials import tell
 from mpisgd.mpi import cores, session
@@ -67,27 +68,22 @@ def _asked(comm: Any, start_s: float) -> dict[str, Any] | None:
 
 def library(comm: Any) -> dict[str, Any]:
     """What the MPI library says of itself, and which libraries it has loaded."""
-    mpi = sys.modules["mpi4py.MPI"]
+    mpi, said = sys.modules["mpi4py.MPI"], described()
     maps = Path("/proc/self/maps").read_text() if Path("/proc/self/maps").exists() else ""
     paths = dict.fromkeys(re.findall(r"/\S+\.so\S*", maps))
     loaded = sorted({found[1] for path in paths if (found := MAPPED.search(path))})
     mpis = [path for path in paths if re.search(r"/libmpi(_mt)?\.so", path)]
     names = [PMI[name] for name in PMI if name in os.environ]
     return {
-        "library": " ".join(mpi.Get_library_version().strip("\0").strip().splitlines()[0].split()),
+        "library": said["mpi_library"],
         "standard": ".".join(map(str, mpi.Get_version())),
-        "threads": ("single", "funneled", "serialized", "multiple")[_level(mpi)],
+        "threads": said["thread_level"],
         "pmi": names[0] if names else "none",
         "slurm_mpi": os.environ.get("SLURM_MPI_TYPE", ""),
         "loaded": loaded,
         "cuda_aware": _cuda(mpis[0]) if mpis else None,
         "wtick_ns": mpi.Wtick() * 1e9,
     }
-
-
-def _level(mpi: Any) -> int:
-    levels = (mpi.THREAD_SINGLE, mpi.THREAD_FUNNELED, mpi.THREAD_SERIALIZED, mpi.THREAD_MULTIPLE)
-    return levels.index(mpi.Query_thread())
 
 
 def _cuda(path: str) -> bool | None:
