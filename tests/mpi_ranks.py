@@ -41,7 +41,7 @@ class Ranks(NamedTuple):
         ranks: int,
         program: str | os.PathLike[str],
         *arguments: object,
-        timeout: float = 60.0,
+        timeout: float = 150.0,
         check: bool = True,
         environment: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
@@ -55,7 +55,7 @@ class Ranks(NamedTuple):
         ranks: int,
         words: Sequence[str],
         *,
-        timeout: float = 60.0,
+        timeout: float = 150.0,
         check: bool = True,
         environment: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:

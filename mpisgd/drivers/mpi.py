@@ -32,6 +32,7 @@ from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.tuning import auto
 from mpisgd.values import progress
 from mpisgd.values.errors import UsageError
+from mpisgd.values.processes import PATIENCE
 from mpisgd.values.schedules import maker
 from mpisgd.worlds.mpi import CommunicatorSite
 
@@ -40,8 +41,6 @@ if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times
     from mpisgd.checkpoint.resume import Choice
     from mpisgd.drivers.mpi_served import Served
     from mpisgd.values.progress import Bar
-
-PATIENCE = 10  # deadlines until all have heard how the run ended: rank 0 may still be at work
 
 
 def train(

@@ -21,7 +21,7 @@ from allreduce.plan import Plan
 from mpisgd.mpi import tags
 from mpisgd.mpi.watch import begin, watched
 from mpisgd.values.errors import UsageError
-from mpisgd.values.processes import handle
+from mpisgd.values.processes import PATIENCE, handle
 
 ANNOUNCED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
 STEP = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")  # of an srun step, when SLURM_PROCID is set too
@@ -32,7 +32,6 @@ GRACE = 5.0  # s from a signal to the abort, if no merge has stopped the run by 
 ECHO = 1.5  # s a stalled rank lets the others say whom they wait for: the chain names the culprit
 START_S = 60.0  # s until all ranks have started MPI, and one more for each
 FINALIZE_S = 10.0  # s that MPI_Finalize gets at least, however short the deadline
-PATIENCE = 10  # deadlines until all have come to the end: rank 0 may have a file to complete
 LEFT_EARLY, NOT_FINITE = 1, 3  # exit codes
 
 
@@ -108,8 +107,11 @@ def texts(comm: Any, text: str, deadline: float = 60.0) -> list[str]:
 
 
 def agree(comm: Any, error: UsageError | None, deadline: float = 60.0) -> None:
-    """Raise on every rank if any rank has met a user's mistake: the first one's."""
-    told = texts(comm, str(error) if error else "", deadline)
+    """Raise on every rank if any rank has met a user's mistake: the first one's.
+
+    `deadline`: s, of a wait for a peer; one that has read or begun files gets PATIENCE of them.
+    """
+    told = texts(comm, str(error) if error else "", PATIENCE * deadline)
     for rank, text in enumerate(told):
         if text:
             raise error if error and rank == comm.Get_rank() else UsageError(text)
@@ -134,9 +136,9 @@ def refuse_together(line: str) -> None:
 
 
 def agree_on(comm: Any, what: str, value: str, deadline: float = 60.0) -> None:
-    """UsageError on every rank unless all were started with the same `value`."""
+    """UsageError on every rank unless all were started with the same `value`. See `agree`."""
     digest = hashlib.blake2b(value.encode(), digest_size=16).hexdigest()
-    told = texts(comm, digest, deadline)
+    told = texts(comm, digest, PATIENCE * deadline)
     for rank, other in enumerate(told):
         if other != told[0]:
             raise UsageError(f"ranks 0 and {rank} were started with different {what}")

@@ -16,13 +16,12 @@ from functools import partial
 from typing import Any, NoReturn
 
 from allreduce.errors import Stalled
-from mpisgd.values.processes import python
+from mpisgd.values.processes import PATIENCE, python
 
 # Calls that are answered only if they fail.
 SILENT = ("steps", "evaluation", "event", "events", "updates", "case", "restart", "flush")
 LAST = ("close", "complete")
 BEGIN = "begin"
-PATIENCE = 10  # deadlines for what may copy the whole file: to begin, and to complete
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 ABANDONED = "its run ended without closing it"
 

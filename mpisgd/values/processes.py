@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
+PATIENCE = 10
+"""How many deadlines to wait for a process that may be at work on a file: one that it reads, begins
+or completes."""
+
 
 def python(module: str, *arguments: str) -> list[str]:
     """The words that run a module of an installed package with this Python, whatever lies in the

@@ -74,7 +74,7 @@ def train(mpi: Any, output: Path, *words: str, **variables: str) -> Any:
     command = ["mpisgd", "train", "--algorithm", "dasgd", "--hidden", "4", "--steps", "6", *words,
                "--evaluate-every", "0", "--output", str(output), "--overwrite"]  # fmt: skip
     environment["PYTHONPATH"] = STAND_IN
-    return mpi.run(2, command, timeout=60, check=False, environment=environment)
+    return mpi.run(2, command, timeout=150, check=False, environment=environment)
 
 
 def test_training_goes_the_way_that_was_chosen_to_the_same_losses(mpi, tmp_path):
@@ -119,7 +119,7 @@ def test_a_calibration_times_steps_sums_and_copies_there(mpi, tmp_path):
     file = tmp_path / "here.toml"
     command = ["mpisgd", "calibrate", "--backend", "cupy", "--repetitions", "6", "--batches", "4",
                "--output", str(file), "--format", "json"]  # fmt: skip
-    done = mpi.run(2, command, timeout=60, environment={"PYTHONPATH": STAND_IN})
+    done = mpi.run(2, command, timeout=150, environment={"PYTHONPATH": STAND_IN})
     rows = {row["quantity"]: row["value"] for row in json.loads(done.stdout)}
     found = tomllib.loads(file.read_text())["calibration"]
     assert found["backend"] == "cupy"
@@ -134,7 +134,7 @@ def test_a_calibration_times_steps_sums_and_copies_there(mpi, tmp_path):
 def test_a_fault_of_the_device_ends_all_ranks_by_its_name(mpi):
     words = ["mpisgd", "bench", "allreduce", "--backend", "cupy", "--algorithms", "ring", *QUICK]
     environment = {"PYTHONPATH": STAND_IN, "DEVICE_DOUBLE_FAULT": "60"}
-    done = mpi.run(2, words, timeout=60, check=False, environment=environment)
+    done = mpi.run(2, words, timeout=150, check=False, environment=environment)
     assert done.returncode not in (0, 2)
     assert "cudaErrorIllegalAddress" in done.stderr
     assert "has waited" not in done.stderr

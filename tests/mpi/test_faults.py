@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from mpi_ranks import Ranks
-from test_leaving import STEP, WITHIN_S, Left, ended, ranks_of, start
+from test_leaving import DEADLINE_S, LONG, SHORT, STEP, WITHIN_S, Left, ended, ranks_of, start
 
 from mpisgd.checkpoint.file import Checkpoint
 from mpisgd.mpi.lab import Lab, missing
@@ -18,10 +18,9 @@ from mpisgd.store.reader import read
 from mpisgd.values.errors import UsageError
 
 EVERY = 40
-DEADLINE_S = 6  # for a peer, and for the start of a writer on a busy machine
 BEFORE = STEP // EVERY * EVERY  # the newest checkpoint
 TRAIN = (
-    f"--algorithm dasgd --tau 4 --delay 2 --steps 2000 --step-time 2ms --deadline {DEADLINE_S} "
+    f"--algorithm dasgd --tau 4 --delay 2 --steps 20000 --step-time 2ms {LONG} "
     f"--checkpoint-every {EVERY}"
 )
 RANK_0_SAVES = STEP - EVERY + 1  # its fault strikes while it writes the checkpoint of step BEFORE
@@ -65,7 +64,8 @@ CASES = [
 )
 def test_a_fault_on_one_rank_loses_little(mpi: Ranks, fault, step, code, said, before, tmp_path):
     path = tmp_path / "run.h5"
-    with start(mpi, 2, fault, TRAIN.split(), path, step) as job:
+    words = [*TRAIN.split(), *(SHORT.split() if "sigstop" in fault else [])]
+    with start(mpi, 2, fault, words, path, step) as job:
         left = ended(job)
     is_left(left, path, said)
     assert left.code == code
@@ -76,7 +76,7 @@ def test_a_fault_on_one_rank_loses_little(mpi: Ranks, fault, step, code, said, b
 def test_a_slow_disk_is_no_stall(mpi: Ranks, tmp_path):
     """It takes longer than the deadline: who waits for rank 0 hears that it is at work."""
     path = tmp_path / "run.h5"
-    words = [*TRAIN.split(), "--steps", str(BEFORE)]
+    words = [*TRAIN.split(), *SHORT.split(), "--steps", str(BEFORE)]
     with start(mpi, 2, "saving-slow", words, path, RANK_0_SAVES) as job:
         left = ended(job)
     assert left.code == 0, left.err
@@ -113,7 +113,7 @@ def test_a_stopped_mpiexec_that_goes_on_changes_nothing(mpi: Ranks, tmp_path):
         os.kill(job.process.pid, signal.SIGSTOP)
         time.sleep(2)
         os.kill(job.process.pid, signal.SIGCONT)
-        out, err = job.process.communicate(timeout=60)
+        out, err = job.process.communicate(timeout=150)
     assert job.process.returncode == 0, err
     assert " 1500 " in out
     with read(path) as run:
@@ -147,7 +147,7 @@ def twice(job: Job, whom: str) -> Left:
         for pid in ranks if whom == "ranks" else []:
             os.kill(pid, signal.SIGINT)
         time.sleep(0.3)
-    out, err = job.process.communicate(timeout=60)
+    out, err = job.process.communicate(timeout=150)
     seconds = time.monotonic() - began
     while (left := job.processes()) and time.monotonic() - began < WITHIN_S:
         time.sleep(0.05)
@@ -167,13 +167,13 @@ def test_a_cut_wire_is_named_and_both_sides_leave(tmp_path):
     path = tmp_path / "run.h5"
     words = ["mpisgd", "train", *TRAIN.split(), "--output", str(path), "--resume", "auto"]
     with lab:
-        with lab.start([*words, "--steps", "20000"], 2) as job:
+        with lab.start([*words, *SHORT.split()], 2) as job:
             while not path.with_name("run.h5.checkpoint").exists():
                 assert job.process.poll() is None, job.process.communicate()
                 time.sleep(0.01)
             lab.cut(1)
             began = time.monotonic()
-            _, err = job.process.communicate(timeout=60)
+            _, err = job.process.communicate(timeout=150)
             seconds = time.monotonic() - began
             while (left := job.processes()) and time.monotonic() - began < 2 * WITHIN_S:
                 time.sleep(0.05)
@@ -185,7 +185,7 @@ def test_a_cut_wire_is_named_and_both_sides_leave(tmp_path):
         with read(path) as run:
             assert not run.complete
         more = Checkpoint(f"{path}.checkpoint").meta["step"] + EVERY
-        done = lab.run([*words, "--steps", str(more)], 2, timeout=60)
+        done = lab.run([*words, "--steps", str(more)], 2, timeout=150)
     assert done.returncode == 0, done.stderr
     assert "goes on from" in done.stderr
     with read(path) as run:

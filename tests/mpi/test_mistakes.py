@@ -13,7 +13,7 @@ def start(mpi, *apps: list[str]) -> subprocess.CompletedProcess[str]:
     for options in apps[1:]:
         words += [":", "-n", "1", mpi.python, "-m", "mpisgd", "train", *options]
     environment = {**os.environ, **added, **mpi.variables}
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run(words, capture_output=True, text=True, timeout=150, env=environment)
 
 
 @pytest.mark.parametrize(

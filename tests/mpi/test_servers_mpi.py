@@ -126,7 +126,7 @@ def test_a_dead_worker_ends_the_run_and_leaves_a_file(mpi, tmp_path):
     """Both MPI libraries end the job when a process dies; what was recorded is readable."""
     words = ["mpisgd", *f"{COMMON} --algorithm async --steps 4000 --straggler 1:die@50".split()]
     file = tmp_path / "run.h5"
-    done = mpi.run(4, [*words, "--output", str(file)], check=False, timeout=60)
+    done = mpi.run(4, [*words, "--output", str(file)], check=False, timeout=150)
     assert done.returncode not in (0, signal.SIGTERM)
     with read(file) as run:
         assert not run.complete

@@ -19,14 +19,14 @@ SECONDS = "4"
     ],
 )
 def test_a_peer_that_does_not_come_is_not_waited_for_for_ever(mpi: Ranks, fault, said):
-    done = mpi.run(2, ["python", PROGRAM, fault, SECONDS], timeout=60, check=False)
+    done = mpi.run(2, ["python", PROGRAM, fault, SECONDS], timeout=150, check=False)
     assert done.returncode != 0
     if mpi.name != "openmpi":  # whose mpiexec may end a job before it has handed on what was said
         assert re.search(said, done.stderr), done.stderr
 
 
 def test_all_who_come_leave_in_peace(mpi: Ranks):
-    done = mpi.run(3, ["python", PROGRAM, "none", SECONDS], timeout=60)
+    done = mpi.run(3, ["python", PROGRAM, "none", "120"], timeout=150)
     assert done.stderr == ""
 
 
@@ -34,6 +34,6 @@ def test_a_command_without_ranks_speaks_on_whichever_rank_it_stands(mpi: Ranks):
     """And does not wait for others, which may be other programs."""
     rank = "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"
     line = f"[ {rank} != 1 ] || exec {mpi.python} -m mpisgd simulate --ranks two"
-    done = mpi.run(2, ["sh", "-c", line], timeout=60, check=False)
+    done = mpi.run(2, ["sh", "-c", line], timeout=150, check=False)
     assert done.returncode == 2
     assert "mpisgd simulate: error: --ranks 'two': numbers of ranks" in done.stderr

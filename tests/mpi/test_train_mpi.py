@@ -78,7 +78,7 @@ def test_a_delay_is_measured_before_the_run_and_the_same_on_all_ranks(mpi: Ranks
     path = tmp_path / "a.h5"
     words = ["mpisgd", "train", "--algorithm", "dasgd", "--delay", "auto", "--tau", "3",
              "--hidden", "4", "--steps", "9", "--output", str(path)]  # fmt: skip
-    mpi.run(2, words, timeout=60)
+    mpi.run(2, words, timeout=150)
     with read(path) as run:
         assert run.complete
         assert 0 <= run.config["delay"] <= run.config["tau"] == 3
@@ -114,7 +114,7 @@ def test_what_is_evaluated_after_training_is_what_is_during_it(mpi: Ranks, tmp_p
         words = ["mpisgd", "train", "--algorithm", "dasgd", "--tau", "3", "--delay", "2",
                  "--steps", "30", "--hidden", "4", "--lr", rate, "--weight-decay", "1", "--ema",
                  "0.5", "--evaluate-every", "2", "--evaluate", when]  # fmt: skip
-        done = mpi.run(2, [*words, "--output", str(path)], timeout=60, check=rate == "0.1")
+        done = mpi.run(2, [*words, "--output", str(path)], timeout=150, check=rate == "0.1")
         assert done.returncode == (0 if rate == "0.1" else 3)
         with read(path if rate == "0.1" else f"{path}.partial") as run:
             assert run.config["evaluate"] == when
