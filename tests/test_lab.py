@@ -205,6 +205,17 @@ def test_the_wire_is_the_bottleneck():
 
 @pytest.mark.lab
 @pytest.mark.usefixtures("able")
+def test_hosts_have_a_congestion_control_of_their_own_whatever_the_machines_is():
+    own = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+    before = own.read_text()
+    with Lab(2, RATE) as lab:
+        told = subprocess.run([*lab.enter(1), "cat", str(own)], capture_output=True, text=True)
+    assert told.stdout == f"{lab_module.CONGESTION}\n"
+    assert own.read_text() == before
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("able")
 def test_a_cut_wire_carries_nothing_and_mpi_goes_on_when_it_is_mended(tmp_path):
     stop, began = tmp_path / "stop", tmp_path / "began"
     with Lab(2, RATE) as lab, lab.start(["python", "-c", TALK, str(stop), str(began)]) as job:

@@ -35,12 +35,15 @@ ISOLATED = ("--net", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--m
 RATE = re.compile(r"(\d+(?:\.\d+)?)(|k|m|g|ki|mi|gi)bit", re.IGNORECASE)
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 AGENT = "/run/netns/agent"
+# Of TCP in the hosts: every kernel has it, whatever the machine's own is. BBR, which many machines
+# have, leaves a tenth or more of a wire unused where messages of 1 MiB go both ways (measured).
+CONGESTION = "reno"
 
-# Arguments: hosts, rate, burst, subnet, agent, MTU. Mounts are private to the lab. The names in
-# /run/netns make `ip netns exec h0` work there; it gives the host its /sys too, where UCX looks
-# for interfaces.
+# Arguments: hosts, rate, burst, subnet, agent, MTU, congestion control. Mounts are private to the
+# lab. The names in /run/netns make `ip netns exec h0` work there; it gives the host its /sys too,
+# where UCX looks for interfaces.
 BUILD = """
-hosts=$1 rate=$2 burst=$3 subnet=$4 mtu=$6
+hosts=$1 rate=$2 burst=$3 subnet=$4 mtu=$6 congestion=$7
 mkdir -p /run/netns
 mount -t tmpfs lab /run/netns
 printf %s "$5" >/run/netns/agent
@@ -55,12 +58,13 @@ while [ $i -lt $hosts ]; do
   : >/run/netns/h$i.uts
   unshare --net=/run/netns/h$i --uts=/run/netns/h$i.uts sh -eu -c '
     echo h$1 >/proc/sys/kernel/hostname
+    echo $5 >/proc/sys/net/ipv4/tcp_congestion_control
     ip link set lo up
     ip link add e0 type veth peer name h$1 netns 1
     ip link set e0 addrgenmode none
     ip address add $3.$(($1 + 1))/24 dev e0
     ip link set e0 mtu $4 up
-    tc qdisc add dev e0 $2' sh $i "$shape" $subnet $mtu
+    tc qdisc add dev e0 $2' sh $i "$shape" $subnet $mtu $congestion
   ip link set h$i mtu $mtu master switch up
   tc qdisc add dev h$i $shape
   echo $subnet.$((i + 1)) h$i >>/run/netns/names
@@ -118,7 +122,7 @@ class Lab:
     def open(self) -> "Lab":
         """Build it; about 0.2 s for four hosts. UsageError with what the system said."""
         words = ["unshare", *ISOLATED, "--", "sh", "-eu", "-c", BUILD, "sh"]
-        words += [str(self.size), self.rate, self.burst, SUBNET, AGENT_PROGRAM, MTU]
+        words += [str(self.size), self.rate, self.burst, SUBNET, AGENT_PROGRAM, MTU, CONGESTION]
         self._first = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
