@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from command import Ledger, add_data, run_missing, study
+from command import Ledger, add_data, groups, run_missing, study
 from pages import (
     COLOURS,
     MARKERS,
     best_rate,
-    chosen,
     difference,
     ends,
     fill_all,
@@ -52,7 +51,6 @@ RANKS, BATCH = 32, 16
 EPOCHS, SWEEP_EPOCHS = 20, 8
 SEEDS = (1, 2, 3)
 RATES = (0.01, 0.04, 0.16)  # peaks; the first is the paper's
-COMMON_RATE = 0.04
 # The butterfly of 32 ranks takes 0.674 ms for this network. In the paper's model ResNet-50 with 32
 # samples takes 155.5 ms a step and 100.7 ms an average (TITAN X, 20 Gbps, one message a server):
 # the step here has that ratio, t_c = 0.65 t_p.
@@ -85,11 +83,6 @@ def tuned(ledger: Ledger) -> list[Cell]:
     rates = {name: best_rate(ledger, sweep_of(name)) for name in ALGORITHMS}
     found = [(name, rate) for name, rate in rates.items() if rate is not None]
     return [_cell(name, rate, seed, EPOCHS) for seed in SEEDS for name, rate in found]
-
-
-def common() -> list[Cell]:
-    """Every algorithm at one rate, seed by seed."""
-    return [_cell(name, COMMON_RATE, seed, EPOCHS) for seed in SEEDS for name in ALGORITHMS]
 
 
 def sweep_of(name: str) -> list[Cell]:
@@ -133,10 +126,10 @@ ENDS = {
 TARGETS = (0.3, 0.4, 0.5)  # validation accuracy, fixed before the runs of full length
 
 
-def outcomes(ledger: Ledger, kind: str) -> list[Row]:
+def outcomes(ledger: Ledger) -> list[Row]:
     """Final results: mean and deviation over seeds."""
     rows = []
-    for cell, lines in chosen(ledger, kind, common, tuned):
+    for cell, lines in groups(ledger, tuned(ledger)):
         row: Row = {"algorithm": cell["name"], "peak rate": f"{cell['rate']:g}"}
         row |= {"seeds": len(lines), "steps": lines[0]["steps"]}
         row["effective steps"] = f"{effective_steps(ALGORITHMS[cell['name']], lines[0]['steps']):g}"
@@ -144,9 +137,9 @@ def outcomes(ledger: Ledger, kind: str) -> list[Row]:
     return rows
 
 
-def differences(ledger: Ledger, kind: str) -> list[Row]:
+def differences(ledger: Ledger) -> list[Row]:
     """Test accuracy of each pair of algorithms, seed by seed, in points."""
-    found = {cell["name"]: lines for cell, lines in chosen(ledger, kind, common, tuned)}
+    found = {cell["name"]: lines for cell, lines in groups(ledger, tuned(ledger))}
     names = [name for name in ALGORITHMS if name in found]
     return [
         {"test accuracy, points": f"{one} less {other}"}
@@ -157,10 +150,10 @@ def differences(ledger: Ledger, kind: str) -> list[Row]:
     ]
 
 
-def targets(ledger: Ledger, kind: str) -> list[Row]:
+def targets(ledger: Ledger) -> list[Row]:
     """Virtual milliseconds to each validation accuracy, if all seeds reached it."""
     rows = []
-    for cell, lines in chosen(ledger, kind, common, tuned):
+    for cell, lines in groups(ledger, tuned(ledger)):
         row: Row = {"algorithm": cell["name"], "peak rate": f"{cell['rate']:g}"}
         for target in TARGETS:
             times = [1e3 * reached(line, target) for line in lines]
@@ -169,11 +162,10 @@ def targets(ledger: Ledger, kind: str) -> list[Row]:
     return rows
 
 
-def figure(ledger: Ledger, kind: str) -> Any:
+def figure(ledger: Ledger) -> Any:
     """Validation accuracy over samples and over virtual time: mean over seeds and one deviation."""
-    title = f"the common peak rate {COMMON_RATE:g}" if kind == "common" else "each at its best rate"
-    drawn, axes = panels(2, f"resnet8 of width 8, 32 virtual workers, {title}", 4.6)
-    for cell, lines in chosen(ledger, kind, common, tuned):
+    drawn, axes = panels(2, "resnet8 of width 8, 32 virtual workers, each at its best rate", 4.6)
+    for cell, lines in groups(ledger, tuned(ledger)):
         finished = [line for line in lines if "failure" not in line]
         if not finished:
             continue
@@ -195,9 +187,8 @@ def figure(ledger: Ledger, kind: str) -> Any:
 def page(text: str, ledger: Ledger) -> str:
     """The page `text` with its tables from the ledger."""
     tables = {
-        "rates": rates(ledger, ALGORITHMS, sweep_of, 3), "best": outcomes(ledger, "best"),
-        "differences": differences(ledger, "best"), "targets": targets(ledger, "best"),
-        "common": outcomes(ledger, "common"), "differences-common": differences(ledger, "common"),
+        "rates": rates(ledger, ALGORITHMS, sweep_of, 3), "best": outcomes(ledger),
+        "differences": differences(ledger), "targets": targets(ledger),
     }  # fmt: skip
     return fill_all(text, tables)
 
@@ -206,15 +197,14 @@ def write(folder: Path) -> None:
     """summary.csv, the figures, and the page's tables."""
     ledger = Ledger(folder / "runs.jsonl")
     write_csv(folder / "summary.csv", summary(ledger, COLUMNS))
-    for kind in ("best", "common"):
-        if chosen(ledger, kind, common, tuned):
-            save(figure(ledger, kind), folder / f"{kind}.png")
+    if tuned(ledger):
+        save(figure(ledger), folder / "best.png")
     write_page(folder, page, ledger)
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
     datasets = load(arguments.data)
-    for cells in (sweep, lambda: tuned(ledger), common):
+    for cells in (sweep, lambda: tuned(ledger)):
         run_missing(cells(), ledger, lambda cell: run_cell(cell, datasets))
 
 
