@@ -43,11 +43,15 @@ class Run:
             self._told["until"] = lambda row: row["accuracy"] >= enough
 
     def finish(self) -> str:
-        """Run to the end; why it ended early, or an empty text."""
+        """Run to the end; why it ended early, or an empty text. SystemExit after a signal: what was
+        stopped is no result."""
         began = time.process_time()
         self.result = mpisgd.run(**self._told)
         self.cpu_s = time.process_time() - began
-        return self.result.reason or ""
+        reason = self.result.reason or ""
+        if reason.startswith("stopped by signal"):
+            raise SystemExit(reason)
+        return reason
 
     @property
     def evaluations(self) -> dict[str, list[float]]:

@@ -4,6 +4,7 @@ import importlib
 import json
 import math
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -159,6 +160,20 @@ def test_a_rate_run_trains_on_the_problem_and_measures_its_average():
     assert worse["error"] > result["error"] > result["last_error"] > 0
 
 
+def test_a_run_that_a_signal_stopped_is_no_result():
+    """In a ledger it would stand as one that failed, and never be run again."""
+    import runs
+
+    from mpisgd import data
+
+    values = {"algorithm": "local", "model": "softmax", "steps": 50, "batch": 4,
+              "evaluate_every": 10}  # fmt: skip
+    run = runs.Run(values, 2, data.load("digits"))
+    run._told["until"] = lambda row: os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SystemExit, match="stopped by signal 15 after step"):
+        run.finish()
+
+
 @pytest.mark.skipif(
     not (SHARED / "mnist").is_dir(), reason="no MNIST files: set MPISGD_DATA to their parent"
 )
@@ -180,11 +195,11 @@ def test_an_mnist_cell_learns_and_keeps_validation_and_test_apart(monkeypatch):
     assert result["test_loss"] != result["evaluations"]["loss"][-1]
 
 
-@pytest.mark.parametrize("study", ["mnist", "rate"])
+@pytest.mark.parametrize("study", ["mnist", "rate", "table_one"])
 def test_the_committed_pages_show_what_their_ledgers_hold(study):
     from command import Ledger
 
-    folder = RESULTS / f"study-{study}"
+    folder = RESULTS / f"study-{study.replace('_', '-')}"
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert importlib.import_module(study).page(text, Ledger(folder / "runs.jsonl")) == text
     assert "not run" not in text
