@@ -9,7 +9,7 @@ import pytest
 
 from allreduce.network import Network, network
 from mpisgd.cli import main
-from mpisgd.commands.simulate import COLUMNS, add_arguments, run
+from mpisgd.commands.simulate import COLUMNS, CROSSED, add_arguments, run
 from mpisgd.values.errors import UsageError
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "simulate.md"
@@ -96,7 +96,7 @@ def test_a_network_that_was_changed_has_a_star_and_a_note(capsys):
 
 def test_no_option_is_left_out_above():
     options = {o for action in parser()._actions for o in action.option_strings} - {"-h", "--help"}
-    assert options == {*CHANGES, "--goal", "--overwrite", "--arrival"}
+    assert options == {*CHANGES, "--goal", "--cross", "--overwrite", "--arrival"}
 
 
 def test_every_field_of_a_network_has_an_option():
@@ -223,5 +223,5 @@ def test_the_page_defines_every_column_option_and_preset():
     from allreduce.network import PRESETS
 
     text = DOCUMENT.read_text()
-    for term in (*COLUMNS, *CHANGES, "--goal", *PRESETS, *Network.__dataclass_fields__):
+    for term in (*COLUMNS, *CROSSED, *CHANGES, "--goal", *PRESETS, *Network.__dataclass_fields__):
         assert f"`{term}`" in text, term

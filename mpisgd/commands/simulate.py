@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +14,9 @@ from allreduce.algorithms import ALGORITHMS
 from allreduce.errors import AllreduceError
 from allreduce.network import DUPLEX, PRESETS, PROGRESS, SHARING, Network, network
 from allreduce.schedule import Schedule
-from allreduce.simulate import simulate
+from allreduce.simulate import simgrid, simulate
 from allreduce.simulate.goal import goal
-from allreduce.simulate.program import messages
+from allreduce.simulate.program import messages, prepare
 from allreduce.wire import FORMATS as WIRES
 from allreduce.wire import Carried, Wire, carried
 from mpisgd.predict import calibration
@@ -32,6 +33,7 @@ from mpisgd.values.units import parse_rate, parse_size, parse_sizes
 
 MOST_AVERAGES = 100  # of a run, in turn, where nobody says how many
 MOST_RANKS = 8192  # as with `train --virtual`: the transfers of a ring grow with the square
+MOST_CROSSED = 256  # each is a thread in SimGrid
 THOUSAND = 1000  # a bare K, M, G is decimal here: 102M is the 102e6 bytes of the DaSGD paper
 
 COLUMNS = (
@@ -50,6 +52,8 @@ COLUMNS = (
     "algbw_GBps",
     "busbw_GBps",
 )
+CROSSED = ("simgrid_s", "difference")  # more of them, with --cross
+CROSS = {"simgrid": "raw", "simgrid:LV08": "LV08"}  # SimGrid's models by what --cross names
 
 
 class Override(NamedTuple):
@@ -132,6 +136,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repetitions", metavar="N", help="runs with seeds from --seed on (1; with --arrival its "
         "averages, at most 100)")  # fmt: skip
     add("--seed", default="0", metavar="N", help="of noise and skew (0)")
+    add("--cross", metavar="SIMULATOR", help="also play them in SimGrid, and say how far that is "
+        f"off: one of {', '.join(CROSS)}")  # fmt: skip
     add("--goal", metavar="FILE", help="also write the schedule as GOAL text for LogGOPSim")
     add("--overwrite", action="store_true", help="replace an existing --goal")
     add("--format", default="table", help=f"one of {', '.join(FORMATS)} (table)")
@@ -149,14 +155,48 @@ def run(arguments: argparse.Namespace) -> int:
         cases = list(_cases(arguments, chosen, conditions.arrivals))
         if arguments.goal and len(cases) > 1:
             raise UsageError("--goal", arguments.goal, "give one algorithm, rank count and size")
+        model = _cross(arguments, cases)
         told = progress.over(cases, "simulate", "case")
         rows = [_row(conditions, chosen, schedule, nbytes) for schedule, nbytes in told]
+        if model is not None:
+            for row, ends in zip(rows, _crossed(conditions, chosen, cases, model), strict=True):
+                off = (ends - row["median_s"]) / row["median_s"] if row["median_s"] else math.nan
+                row |= dict(zip(CROSSED, (ends, off), strict=True))
         if arguments.goal:
             _write_goal(arguments.goal, conditions, chosen, *cases[0])
     except AllreduceError as mistake:
         raise UsageError(str(mistake)) from None
-    print(render(COLUMNS, rows, arguments.format))
+    print(render(COLUMNS if model is None else COLUMNS + CROSSED, rows, arguments.format))
     return 0
+
+
+def _cross(arguments: argparse.Namespace, cases: list[tuple[Schedule, int]]) -> str | None:
+    """The model of SimGrid that is asked for, and can be had."""
+    if arguments.cross is None:
+        return None
+    model = CROSS[one_of(CROSS).read("--cross", arguments.cross)]
+    if arguments.look_every is not None:
+        raise UsageError("--cross", arguments.cross, "not with --look-every: ranks wait there")
+    if max(schedule.size for schedule, _ in cases) > MOST_CROSSED:
+        raise UsageError("--ranks", arguments.ranks, f"at most {MOST_CROSSED} with --cross")
+    if find_spec("simgrid") is None:
+        raise UsageError("--cross", arguments.cross, simgrid.MISSING)
+    return model
+
+
+def _crossed(
+    conditions: "Conditions", chosen: Network, cases: list[tuple[Schedule, int]], model: str
+) -> list[float]:
+    """Median seconds of each case in SimGrid, as in column median_s."""
+    played, lasts = [], []
+    for schedule, nbytes in cases:
+        octets, width, adds = conditions.carried(nbytes)
+        program = prepare(schedule, octets, chosen, width, conditions.chunks, adds)
+        for start, last in conditions.starts(schedule.size):
+            played.append(simgrid.Case(program, start.tolist()))
+            lasts.append(last)
+    ends = [each.max() for each in simgrid.play(played, chosen, model)]
+    return np.median((np.array(ends) - lasts).reshape(len(cases), -1), axis=1).tolist()
 
 
 def _network(arguments: argparse.Namespace) -> Network:
@@ -229,15 +269,20 @@ class Conditions(NamedTuple):
         """As what `nbytes` travel: with a wire, of float32."""
         return Carried(nbytes, 1) if self.wire is None else carried(Wire(self.wire), nbytes // 4, 4)
 
+    def starts(self, ranks: int) -> Iterator[tuple[np.ndarray, float]]:
+        """When ranks start (s), and from when seconds count, of each repetition."""
+        for seed in self.seeds:
+            if self.arrivals is None:
+                yield self.skew * np.random.default_rng([seed, 1]).random(ranks), 0.0
+            else:
+                start = self.arrivals[seed % len(self.arrivals)]
+                yield start, start.max()
+
     def ends(self, schedule: Schedule, nbytes: int, chosen: Network) -> np.ndarray:
         """When the last and the first rank are done (s): shape (2, repetitions)."""
         ends = []
         travels = self.carried(nbytes)._asdict()
-        for seed in self.seeds:
-            start, last = self.skew * np.random.default_rng([seed, 1]).random(schedule.size), 0.0
-            if self.arrivals is not None:
-                start = self.arrivals[seed % len(self.arrivals)]
-                last = start.max()
+        for seed, (start, last) in zip(self.seeds, self.starts(schedule.size), strict=True):
             seconds = simulate(
                 schedule,
                 network=chosen,
