@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from allreduce.arrays import WIDE, too_narrow
+from allreduce.compress import compresses, compressor, memory
 from allreduce.errors import ScheduleError
 from allreduce.schedule import Schedule, bounds
 from allreduce.wire import Coder, Wire
@@ -22,7 +23,7 @@ def evaluate(
 
     The same additions in the same order as a Plan on as many ranks, hence the same bits.
     ScheduleError if the vectors do not fit the schedule. As there, a mean of float16 is of sums in
-    float32; `wire`, `errors`: the format of messages, and what rounding leaves out on each rank.
+    float32; `wire`, `errors`: as of Plan, of each rank.
     """
     shapes = {(vector.shape, vector.dtype) for vector in vectors}
     if len(vectors) != schedule.size or len(shapes) > 1 or vectors[0].ndim != 1:
@@ -34,6 +35,9 @@ def evaluate(
         evaluate(schedule, wide, mean=True, wire=wire, errors=errors)
         for vector, result in zip(vectors, wide, strict=True):
             vector[...] = result
+        return
+    if wire is not None and compresses(wire.format) and schedule.rounds:
+        _evaluate_stages(schedule, vectors, mean, wire, errors)
         return
     edges = bounds(vectors[0].size, schedule.segments).tolist()
     coder = Coder(wire, edges, vectors[0].dtype) if wire and schedule.rounds else None
@@ -67,6 +71,27 @@ def evaluate(
     if mean:
         for vector in vectors:
             np.divide(vector, vector.dtype.type(schedule.size), out=vector)
+
+
+def _evaluate_stages(
+    schedule: Schedule,
+    vectors: Sequence[np.ndarray],
+    mean: bool,
+    wire: Wire,
+    errors: Sequence[np.ndarray] | None,
+) -> None:
+    if errors is None:
+        errors = [memory(wire, vector.size, vector.dtype) for vector in vectors]
+    coders = [
+        compressor(wire, schedule, rank, vector, error, mean)
+        for rank, (vector, error) in enumerate(zip(vectors, errors, strict=True))
+    ]
+    for stages in zip(*(coder.stages for coder in coders), strict=True):
+        for stage in stages:
+            stage.prepare()
+        evaluate(stages[0].schedule, [stage.vector for stage in stages], mean=stages[0].mean)
+    for coder in coders:
+        coder.finish()
 
 
 def _round_what_is_sent(

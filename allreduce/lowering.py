@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from allreduce.arrays import HOST, WIDE, Device, Host, too_narrow
+from allreduce.compress import compresses, compressor
+from allreduce.compress import memory as remembered
 from allreduce.errors import AllreduceError
 from allreduce.phases import Check, Exchange, Peer, Phase, Staged, Work
 from allreduce.schedule import Message, Schedule, Step, bounds
@@ -40,6 +42,8 @@ def lower(
             *lower(comm, schedule, wide, memory, tag, chunks, mean, cuda_aware, wire, error),
             Work(memory, [partial(memory.copy, target, wide)]),
         ]
+    if wire is not None and compresses(wire.format) and schedule.rounds:
+        return _by_stages(comm, schedule, target, memory, tag, chunks, mean, wire, error)
     edges = bounds(target.size, schedule.segments).tolist()
     steps = schedule.program(comm.Get_rank())
     tags = 1 + max((m.tag for step in steps for m in (*step.sends, *step.receives)), default=0)
@@ -48,8 +52,8 @@ def lower(
             f"{chunks} chunks of {tags} messages a round: at most {TAGS_PER_PLAN} in all"
         )
     coder = None if wire is None or not steps else Coder(wire, edges, target.dtype)
-    if coder is not None and memory is not HOST:
-        raise AllreduceError("messages in another format: of the host's arrays only")
+    if coder is not None:
+        _check_host(memory)
     staged = isinstance(memory, Device) and not cuda_aware
     make: Callable[..., _DirectMessages] = _StagedMessages if staged else _DirectMessages
     if coder is not None:
@@ -67,6 +71,36 @@ def lower(
     if mean and target.size:
         phases.append(Work(memory, [partial(memory.divide, target, schedule.size)]))
     return phases
+
+
+def _by_stages(
+    comm: Any,
+    schedule: Schedule,
+    target: Any,
+    memory: Host,
+    tag: int,
+    chunks: int,
+    mean: bool,
+    wire: Wire,
+    error: Any,
+) -> list[Phase]:
+    """As `lower`, of what is compressed: `error` is its `compress.memory`, or nobody's."""
+    _check_host(memory)
+    if error is None:
+        error = remembered(wire, target.size, target.dtype)
+    coder = compressor(wire, schedule, comm.Get_rank(), target, error, mean)
+    phases: list[Phase] = []
+    for stage in coder.stages:
+        phases.append(Work(memory, [stage.prepare]))
+        phases += lower(
+            comm, stage.schedule, stage.vector, memory, tag, chunks, stage.mean, False
+        )  # fmt: skip
+    return [*phases, Work(memory, [coder.finish])]
+
+
+def _check_host(memory: Host) -> None:
+    if memory is not HOST:
+        raise AllreduceError("messages in another format: of the host's arrays only")
 
 
 class _DirectMessages:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from allreduce import arrays
+from allreduce import arrays, compress
 from allreduce.errors import AllreduceError, Mismatch, ScheduleError, Stalled
 from allreduce.lowering import TAGS_PER_PLAN, exchange_maxima, lower
 from allreduce.phases import Check
@@ -189,7 +189,8 @@ class Plan(Runner):
     messages are cut in that many. `deadline`: seconds without any progress, while somebody
     looks, before `Stalled` is raised. `cuda_aware`: whether MPI takes device memory as it is;
     else it is staged through pinned host memory. `wire`: the format of messages, if not the
-    array's; `error`: an array like the result for what its rounding leaves out.
+    array's; `error`: an array like the result for what its rounding leaves out, or as
+    `compress.memory` makes one for what leaves out more.
 
     Raises BufferRefused, ScheduleError or AllreduceError here, with the reason; Mismatch from
     the first `test` or `wait` after the first `start`, on every rank, if ranks differ.
@@ -226,7 +227,7 @@ class Plan(Runner):
             "schedule": schedule.digest,
             "chunks": chunks,
             "mean": int(mean),
-            "wire": 0 if wire is None else wire.number,
+            "wire": 0 if wire is None else compress.number(wire),
         }
         base = tag * TAGS_PER_PLAN
         self._body = lower(

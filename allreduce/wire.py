@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from allreduce.errors import AllreduceError
-
 LOST = np.int16(32767)  # the exponent of a block with what is not finite
 
 
@@ -100,27 +98,21 @@ FORMATS = {
 
 
 class Wire(NamedTuple):
-    """How a vector travels: a name of FORMATS, but for its elements [low, high), which are at one
-    of its ends and travel as they are."""
+    """How a vector travels: by a name of FORMATS or of `compress`, but for its elements [low,
+    high), which are at one of its ends and travel as they are. `shapes`: of what it holds beside
+    these, in order, for what goes by matrices."""
 
     format: str
     low: int = 0
     high: int = 0
-
-    @property
-    def number(self) -> int:
-        """By which ranks tell each other their format. AllreduceError for one that there is not."""
-        if self.format not in FORMATS:
-            known = ", ".join(FORMATS)
-            raise AllreduceError(f"no format {self.format!r} of messages: {known}")
-        return 1 + list(FORMATS).index(self.format)
+    shapes: tuple[tuple[int, ...], ...] = ()
 
 
 class Coder:
     """One vector's spans on their way. `edges`: where its schedule's segments begin and end."""
 
     def __init__(self, wire: Wire, edges: Sequence[int], dtype: np.dtype):
-        self.format, self.raw, self.dtype = FORMATS[wire.format], wire[1:], np.dtype(dtype)
+        self.format, self.raw, self.dtype = FORMATS[wire.format], wire[1:3], np.dtype(dtype)
         low, high = self._coded(0, edges[-1])
         cuts = sorted({low, *(edge for edge in edges if low < edge < high)})
         ends = [*cuts[1:], high]

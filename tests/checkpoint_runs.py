@@ -34,6 +34,8 @@ AVERAGING: dict[str, dict[str, Any]] = {
     "dasgd-tau": {"algorithm": "dasgd", "tau": 2, "delay": 2, "merge": "delta", "chunks": 2},
     "slowmo": {"algorithm": "slowmo", "tau": 3, "outer_momentum": 0.7, "outer_rate": 0.9},
     "wire": {"algorithm": "dasgd", "tau": 3, "wire": "int8", "error_feedback": True},
+    "topk": {"algorithm": "local", "tau": 3, "wire": "topk:0.1"},
+    "powersgd": {"algorithm": "minibatch-overlap", "wire": "powersgd:2"},
     "diloco": {"algorithm": "diloco", "tau": 3},
     "streaming": {"algorithm": "streaming-diloco", "tau": 4, "delay": 2, "fragments": 3},
     "post-local": {"algorithm": "post-local", "tau": 2, "switch": 5},

@@ -68,6 +68,13 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("train --wire int8 --allreduce mpi", ["--wire", "int8", "--allreduce mpi", "schedule"]),
     ("train --wire int8 --allreduce auto", ["--wire", "int8", "named"]),
     ("train --wire int8 --algorithm async", ["--wire", "int8", "async has none"]),
+    ("train --wire topk:2", ["--wire", "'topk:2'", "topk:SHARE in (0, 1]"]),
+    ("train --wire topk:0.1 --algorithm dasgd", ["--wire", "dasgd keeps ranks apart"]),
+    ("train --wire topk:0.1 --allreduce mpi", ["--wire", "--allreduce mpi", "schedule"]),
+    (
+        "train --wire powersgd:4 --algorithm local --initial own",
+        ["--wire", "powersgd:4", "--initial equal"],
+    ),
     ("train --error-feedback", ["--error-feedback", "needs --wire"]),
     ("train --warm-up=-1", ["--warm-up", "'-1'", "0.."]),
     ("train --trust 0.1", ["--trust", "0.1", "sgd has none", "lars does"]),

@@ -11,21 +11,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from allreduce.algorithms import ALGORITHMS
+from allreduce.compress import ALLOWED, known, priced
 from allreduce.errors import AllreduceError
 from allreduce.network import DUPLEX, PRESETS, PROGRESS, SHARING, Network, network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simgrid, simulate
 from allreduce.simulate.goal import goal
 from allreduce.simulate.program import messages, prepare
-from allreduce.wire import FORMATS as WIRES
-from allreduce.wire import Carried, Wire, carried
+from allreduce.wire import Carried, Wire
 from mpisgd.predict import calibration
 from mpisgd.store import arrival
 from mpisgd.store.lock import save
 from mpisgd.store.target import check_not_read, check_target
 from mpisgd.values import progress, quantities
 from mpisgd.values.errors import UsageError
-from mpisgd.values.options import one_of
+from mpisgd.values.options import Kind, one_of
 from mpisgd.values.plugins import SYNTAX
 from mpisgd.values.schedules import build
 from mpisgd.values.tables import FORMATS, render
@@ -128,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option, override in OVERRIDES.items():
         group.add_argument(option, metavar="VALUE", help=override.help)
     add("--chunks", default="1", metavar="N", help="messages a transfer is cut in (1)")
-    add("--wire", metavar="FORMAT", help=f"of messages, of float32: one of {', '.join(WIRES)}")
+    add("--wire", metavar="FORMAT", help=f"of messages, of float32: {ALLOWED}")
     add("--skew", default="0", metavar="TIME", help="ranks start within this, as 20us (0)")
     add("--arrival", metavar="RUN.h5", help="ranks start as they came to that run's averages; "
         "seconds count from the last")  # fmt: skip
@@ -190,7 +190,7 @@ def _crossed(
     """Median seconds of each case in SimGrid, as in column median_s."""
     played, lasts = [], []
     for schedule, nbytes in cases:
-        octets, width, adds = conditions.carried(nbytes)
+        schedule, (octets, width, adds) = conditions.carried(schedule, nbytes)
         program = prepare(schedule, octets, chosen, width, conditions.chunks, adds)
         for start, last in conditions.starts(schedule.size):
             played.append(simgrid.Case(program, start.tolist()))
@@ -265,9 +265,11 @@ class Conditions(NamedTuple):
     wire: str | None = None
     arrivals: np.ndarray | None = None
 
-    def carried(self, nbytes: int) -> Carried:
-        """As what `nbytes` travel: with a wire, of float32."""
-        return Carried(nbytes, 1) if self.wire is None else carried(Wire(self.wire), nbytes // 4, 4)
+    def carried(self, schedule: Schedule, nbytes: int) -> tuple[Schedule, Carried]:
+        """By which schedule and as what `nbytes` travel: with a wire, of float32."""
+        if self.wire is None:
+            return schedule, Carried(nbytes, 1)
+        return priced(Wire(self.wire), schedule, nbytes // 4, 4)
 
     def starts(self, ranks: int) -> Iterator[tuple[np.ndarray, float]]:
         """When ranks start (s), and from when seconds count, of each repetition."""
@@ -281,7 +283,7 @@ class Conditions(NamedTuple):
     def ends(self, schedule: Schedule, nbytes: int, chosen: Network) -> np.ndarray:
         """When the last and the first rank are done (s): shape (2, repetitions)."""
         ends = []
-        travels = self.carried(nbytes)._asdict()
+        schedule, travels = self.carried(schedule, nbytes)
         for seed, (start, last) in zip(self.seeds, self.starts(schedule.size), strict=True):
             seconds = simulate(
                 schedule,
@@ -290,7 +292,7 @@ class Conditions(NamedTuple):
                 chunks=self.chunks,
                 seed=seed,
                 look_every=self.look_every,
-                **travels,
+                **travels._asdict(),
             )
             ends.append((seconds.max() - last, seconds.min() - last))
         return np.array(ends).T
@@ -311,7 +313,7 @@ def _conditions(arguments: argparse.Namespace) -> Conditions:
         range(seed, seed + repetitions),
         quantities.duration("--skew", arguments.skew),
         None if every is None else quantities.duration("--look-every", every, open_low=True),
-        None if wire is None else one_of(WIRES).read("--wire", wire),
+        None if wire is None else Kind(ALLOWED, known).read("--wire", wire),
         arrivals,
     )
 
@@ -321,12 +323,13 @@ def _row(
 ) -> dict[str, Any]:
     last, first = conditions.ends(schedule, nbytes, chosen)
     median, low, high = np.percentile(last, (50, 10, 90)).tolist()
-    octets, width, _ = conditions.carried(nbytes)
+    name = schedule.name
+    schedule, (octets, width, _) = conditions.carried(schedule, nbytes)
     sent = messages(schedule, octets, width, chunks=conditions.chunks)
     rate = nbytes / median / 1e9 if median else math.nan
     ranks = schedule.size
     return {
-        "algorithm": schedule.name,
+        "algorithm": name,
         "ranks": ranks,
         "bytes": nbytes,
         "wire": conditions.wire,
@@ -346,7 +349,7 @@ def _row(
 def _write_goal(
     path: str, conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
 ) -> None:
-    octets, width, adds = conditions.carried(nbytes)
+    schedule, (octets, width, adds) = conditions.carried(schedule, nbytes)
     per_byte = chosen.sum_s_per_B * adds
     text = goal(schedule, octets, sum_s_per_B=per_byte, itemsize=width, chunks=conditions.chunks)
     save(path, text.encode("ascii"), "--goal")

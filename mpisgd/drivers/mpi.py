@@ -131,7 +131,7 @@ class Averaging:
             step_timer=step_timer(experiment.straggler, experiment.step_seconds, experiment.seed),
             thread_comm=session.thread_comm(comm) if experiment.progress == "thread" else None,
             keep=None if job.checkpointing is None else self._save,
-            during=experiment.evaluate == "during", wire=experiment.wire,
+            during=experiment.evaluate == "during",
         )  # fmt: skip
         rests, resumed = None, job.resumed
         if job.checkpointing is not None:

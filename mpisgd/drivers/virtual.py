@@ -152,7 +152,7 @@ def world(
     clock = Clock(
         cluster, virtual_schedule(experiment, cluster), recorders,
         step_time or virtual_steps(experiment), chunks=experiment.chunks, seed=experiment.seed,
-        keep=keep, wire=experiment.wire,
+        keep=keep,
     )  # fmt: skip
     pairs = zip(clock.sites, rests or [None] * clock.size, strict=True)
     return clock, [build_worker(experiment, dataset, site, its) for site, its in pairs]

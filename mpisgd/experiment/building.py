@@ -51,7 +51,7 @@ def build_worker(
         optimiser, build_rate(experiment), steps,
         parameters, ema, experiment.evaluate_every or 0,
         clip=experiment.clip, augment=build_augment(experiment, dataset), rests=rests,
-        equal=not own, feedback=experiment.error_feedback,
+        equal=not own, wire=experiment.wire, feedback=experiment.error_feedback,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from allreduce import collectives
+from allreduce.compress import compresses
 from mpisgd.algorithms import ALGORITHMS
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.experiment import backends
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mpisgd.experiment.experiment import Experiment
 
 MERGING = ("local", "dasgd")  # average models that need not begin alike
+KEEPING = ("dasgd", "streaming-diloco", "easgd")  # ranks keep something of their own at an average
 
 
 def mistakes(e: "Experiment") -> Iterator[UsageError]:
@@ -51,6 +53,7 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
     if e.wire is not None and e.algorithm in POLICIES:
         allowed = f"for averages; {e.algorithm} has none"
         yield UsageError("--wire", e.wire, allowed)
+    yield from _uncompressible(e)
     if e.error_feedback and e.wire is None:
         yield UsageError("--error-feedback", None, "needs --wire, which rounds")
     if e.price_as is not None and carries.scheduled:
@@ -64,6 +67,18 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
     if e.prefetch and e.requeue:
         allowed = "not with --requeue: a batch begins before the last one's fate is known"
         yield UsageError("--prefetch", None, allowed)
+
+
+def _uncompressible(e: "Experiment") -> Iterator[UsageError]:
+    """What needs the values of which `--wire topk` and `powersgd` leave most out."""
+    if not compresses(e.wire):
+        return
+    if e.algorithm in KEEPING:
+        allowed = f"for averages that all ranks go on from; {e.algorithm} keeps ranks apart"
+        yield UsageError("--wire", e.wire, allowed)
+    if e.initial == "own":
+        allowed = "with --initial equal: what parameters have moved is sent, from one beginning"
+        yield UsageError("--wire", e.wire, allowed)
 
 
 def _unfitting_updates(e: "Experiment") -> Iterator[UsageError]:

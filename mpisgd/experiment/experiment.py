@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from allreduce import collectives, files
-from allreduce.wire import FORMATS
+from allreduce import collectives, compress, files
 from mpisgd import algorithms
 from mpisgd.algorithms import OPTIONS
 from mpisgd.algorithms.policies import POLICIES
@@ -77,7 +76,9 @@ class Experiment:
         None, options.one_of(collectives.SCHEDULES), "what --virtual takes for a library's"
     )
     wire: str | None = _option(
-        None, options.one_of(FORMATS), "format in which averages travel [that of --dtype]"
+        None,
+        options.Kind(compress.ALLOWED, compress.known),
+        "how averages travel: in another format, or in part (topk, powersgd) [in full]",
     )
     error_feedback: bool = _option(
         False, options.switch(), "what rounding leaves out of an average goes into the next"

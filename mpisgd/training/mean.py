@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from allreduce import compress
+from allreduce.compress import compresses
+from allreduce.wire import Wire
 from mpisgd.checkpoint.state import copy_into
 from mpisgd.training.parameters import Parameters
 
@@ -31,6 +34,9 @@ class Mean:
     Who took part: where the source has more extra elements than CONTROL, rank r's share is in the
     r-th of them (modulo their number: one is a count, one a rank a mask). The average is then over
     the sum of the shares, and `shares` says what came.
+
+    How it travels is the worker's `wire`. With one that leaves most out, parameters travel as what
+    they have moved from the worker's `anchor`, and all ranks have to go on from the average.
     """
 
     def __init__(
@@ -50,15 +56,14 @@ class Mean:
         self._parts.append(result.buffer[: result.extra.size + highs[-2]])
         extra = result.extra.size
         signed = (0, extra) if result.leading else (result.size, result.size + extra)
-        last, number = len(lows) - 1, len(worker.means)
+        number, last = len(worker.means), len(lows) - 1
         self._pending: list[PendingAllreduce] = [
-            worker.site.plan(
-                part,
-                signed if i == last else (0, 0),
-                worker.keep(f"error {number} {i}", 0 * part) if worker.feedback else None,
-            )
-            for i, part in enumerate(self._parts)
+            self._plan(f"error {number} {i}", low, high, part, signed if i == last else (0, 0))
+            for i, (low, high, part) in enumerate(zip(lows, highs, self._parts, strict=False))
         ]
+        self.anchored = compresses(worker.wire) and source is worker.parameters
+        if self.anchored:
+            worker.anchor = worker.keep("anchor", source.flat)
         self._left = 0  # buckets that are on their way
         self._aside = memory.beside()  # what has arrived is read beside what computes
 
@@ -114,6 +119,22 @@ class Mean:
         for i, pending in enumerate(self._pending):
             pending.restore(state["flights"][str(i)])
 
+    def _plan(
+        self, name: str, low: int, high: int, part: Any, raw: tuple[int, int]
+    ) -> "PendingAllreduce":
+        """Of the flat values [low, high), in `part`; `raw` are its signals."""
+        worker, left_out = self.worker, None
+        if worker.wire is None:
+            return worker.site.plan(part)
+        wire = Wire(worker.wire, *raw, shapes=self.source.within(low, high))
+        if compresses(worker.wire):
+            left_out = compress.memory(wire, part.size, part.dtype)
+        elif worker.feedback:
+            left_out = 0 * part
+        if left_out is not None:
+            left_out = worker.keep(name, left_out)
+        return worker.site.plan(part, wire, left_out)
+
     def _sign(self, share: float) -> None:
         """What goes beside the values: this rank's signals, and that it takes part."""
         put, count = self.source.memory.put, self.shares.size
@@ -126,11 +147,15 @@ class Mean:
         values = self.source.flat
         if self.started is not None:
             self.started[...] = values
-        if share == 1.0:
-            self.result.flat[...] = values
-        else:
-            xp = self.source.memory.module
-            xp.multiply(values, values.dtype.type(share), out=self.result.flat)
+        xp, result = self.source.memory.module, self.result.flat
+        if self.anchored:
+            assert self.worker.anchored, "a mean that leaves most out needs ranks to go on from it"
+            self.worker.anchored = False
+            values = xp.subtract(values, self.worker.anchor, out=result)
+        if share != 1.0:
+            xp.multiply(values, values.dtype.type(share), out=result)
+        elif values is not result:
+            result[...] = values
 
     def _send(self) -> None:
         self._pending[self._left].start()
@@ -145,6 +170,8 @@ class Mean:
         get = self._aside.get
         if self.shares.size:
             self._divide_by_shares(get(self._places))
+        if self.anchored:
+            self.result.flat += self.worker.anchor
         yield from self.worker.read_signals(get(self._control))
 
     def _divide_by_shares(self, means: np.ndarray) -> None:

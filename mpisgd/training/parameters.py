@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -72,6 +72,13 @@ class Parameters:
             part.extra = self.extra
             pieces.append(part)
         return pieces
+
+    def within(self, low: int, high: int) -> tuple[tuple[int, ...], ...]:
+        """The shapes of those that begin in [low, high) of the flat values, in order."""
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        begins = accumulate(sizes, initial=0)
+        pairs = zip(self.shapes.values(), begins, strict=False)
+        return tuple(shape for shape, begin in pairs if low <= begin < high)
 
     def to(self, memory: Host) -> "Parameters":
         """A copy in that memory; itself where it lies there."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from allreduce.arrays import Poll
+from allreduce.wire import Wire
 
 if TYPE_CHECKING:
     from mpisgd.servers.messages import Answer, Message, Verdict
@@ -61,10 +62,10 @@ class Site(Protocol):
         """Around an update of the parameters: its time counts as such."""
 
     def plan(
-        self, buffer: np.ndarray, raw: tuple[int, int] = (0, 0), error: Any = None
+        self, buffer: np.ndarray, wire: Wire | None = None, error: Any = None
     ) -> PendingAllreduce:
-        """A mean over all ranks, in place; in the same order on every rank. `raw`: the elements
-        that are never rounded, at one end; `error`: for what rounding leaves out of the others."""
+        """A mean over all ranks, in place; in the same order on every rank. `wire`, `error`: as of
+        a Plan."""
 
     def wait(self, pending: PendingAllreduce) -> Steps:
         """Until `pending`, which was started, has arrived."""

@@ -48,16 +48,20 @@ class Worker(GradientWorker):
         augment: Augment | None = None,
         rests: Rests | None = None,
         equal: bool = True,
+        wire: str | None = None,
         feedback: bool = False,
     ):
-        """`rests`: when the run is saved; `equal`: all ranks begin alike; `feedback`: what rounding
-        leaves out of a mean goes into the next; `clip`, `augment`: as of GradientWorker."""
+        """`rests`: when the run is saved; `equal`: all ranks begin alike; `wire`: how means
+        travel, see allreduce.wire; `feedback`: what rounding leaves out of a mean goes into the
+        next; `clip`, `augment`: as of GradientWorker."""
         super().__init__(site, model, dataset, sampler, parameters, clip, augment)
         self.optimiser, self.rate, self.ema = optimiser, rate, ema
         self.last, self.evaluate_every, self.rests = steps, evaluate_every, rests
         self.equal = equal  # all ranks hold the same parameters, by construction
         self.mean_gradient = False  # `gradient` holds the mean over ranks
-        self.feedback = feedback  # means keep what rounding on the wire leaves out
+        self.wire, self.feedback = wire, feedback
+        self.anchor: np.ndarray | None = None  # what all ranks held last, where a mean needs it
+        self.anchored = True  # since the last mean of parameters
         self.age: int | None = None  # of the last gradient, in updates, if it may be old
         self.means: list[Mean] = []  # in the order in which they were named
         self.kept: dict[str, np.ndarray] = {}  # what the algorithm carries on, see `keep`
@@ -93,6 +97,9 @@ class Worker(GradientWorker):
 
     def update(self, gradient: np.ndarray) -> None:
         """One optimiser step with `gradient` (flat)."""
+        if self.anchor is not None and self.equal and not self.mean_gradient:
+            self.anchor[...] = self.parameters.flat  # here ranks part
+            self.anchored = True
         self.equal = self.equal and self.mean_gradient
         with self.site.updating():
             self.optimiser.step(self.parameters.flat, gradient, self.rate(self.step))

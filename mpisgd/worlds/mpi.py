@@ -85,15 +85,13 @@ class CommunicatorSite:
         thread_comm: Any = None,
         keep: Callable[[Worker], object] | None = None,
         during: bool = False,
-        wire: str | None = None,
     ):
         """`allreduce` makes the averages. `step_time`, `step_timer`: how long to pad each
         computation. `thread_comm`: let a thread drive the averages on it. `keep` saves the run,
-        at a rest. `during`: evaluate at once, not in `evaluate_kept`. `wire`: the format of the
-        averages' messages, one of allreduce.wire.FORMATS."""
+        at a rest. `during`: evaluate at once, not in `evaluate_kept`."""
         self.comm, self.allreduce, self.recorder = comm, allreduce, recorder
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.chunks, self.deadline, self.wire = chunks, deadline, wire
+        self.chunks, self.deadline = chunks, deadline
         self.step_timer = step_timer or stragglers.StepTimer(step_time, None)
         self.asked_to_stop = False
         self.evaluating = False  # which may take long, and ends by itself
@@ -183,12 +181,12 @@ class CommunicatorSite:
             self._look()
             self._counters.look(time.perf_counter() - began)
 
-    def plan(self, buffer: np.ndarray, raw: tuple[int, int] = (0, 0), error: Any = None) -> Any:
-        wire = {} if self.wire is None else {"wire": Wire(self.wire, *raw), "error": error}
+    def plan(self, buffer: np.ndarray, wire: Wire | None = None, error: Any = None) -> Any:
+        wired = {} if wire is None else {"wire": wire, "error": error}
         comm = self.comm if self.thread is None else self.thread.comm
         plan = self.allreduce(
             comm, buffer, mean=True, tag=len(self._allreduces), chunks=self.chunks,
-            deadline=self.deadline, **wire,
+            deadline=self.deadline, **wired,
         )  # fmt: skip
         pending: PolledAllreduce | ThreadedAllreduce
         if self.thread is None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from allreduce.algorithms import build
+from allreduce.compress import priced
 from allreduce.errors import Stalled
 from allreduce.evaluate import evaluate
 from allreduce.network import Network
@@ -21,7 +22,7 @@ from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
 from allreduce.simulate.events import Cluster
 from allreduce.simulate.records import Collective
-from allreduce.wire import Carried, Wire, carried
+from allreduce.wire import Wire
 from mpisgd.models.statistics import moments, pooled, remembered
 from mpisgd.training.evaluation import TRAINING, shard_sums
 from mpisgd.training.parameters import Parameters
@@ -46,17 +47,16 @@ class Clock:
         chunks: int = 1,
         seed: int = 0,
         keep: Callable[[list[Worker]], object] | None = None,
-        wire: str | None = None,
     ):
         """`step_time(rank, step)`: seconds of a gradient; `seed`: of the network's noise; `keep`
-        saves the run, at a rest; `wire`: the format of the averages' messages, or None."""
+        saves the run, at a rest."""
         self.size, self.network, self.schedule = schedule.size, network, schedule
         self.step_time, self.chunks, self.recorders = step_time, chunks, recorders
         self.seed, self.collectives = seed, 0  # made so far: the noise of each has its number
         self.cluster = Cluster(network, self.size, seed)
         self.times = [0.0] * self.size
         self.asked_to_stop = False
-        self.keep, self.wire = keep, wire
+        self.keep = keep
         self.evaluated: Parameters | None = None  # the mean that was evaluated last
         self.statistics: dict[str, np.ndarray] = {}  # and what its layers remembered
         self._resting: list[Worker] = []
@@ -92,10 +92,11 @@ class Clock:
             self.times[event.rank] = event.time
             advance(event.rank)
 
-    def collective(self, carried: Carried) -> Collective:
-        """An all-reduce that the cluster prices, to be started by every rank."""
+    def collective(self, wire: Wire | None, buffer: np.ndarray) -> Collective:
+        """An all-reduce of such a buffer that the cluster prices, to be started by every rank."""
         self.collectives += 1
-        return self.cluster.collective(self.schedule, **carried._asdict(), chunks=self.chunks)
+        schedule, carried = priced(wire, self.schedule, buffer.size, buffer.itemsize)
+        return self.cluster.collective(schedule, **carried._asdict(), chunks=self.chunks)
 
     def rest(self, worker: Worker) -> None:
         """The rank has nothing in flight. With the last one all are saved, and go on at its time
@@ -211,9 +212,8 @@ class ClockSite:
         return nullcontext()
 
     def plan(
-        self, buffer: np.ndarray, raw: tuple[int, int] = (0, 0), error: Any = None
+        self, buffer: np.ndarray, wire: Wire | None = None, error: Any = None
     ) -> "_VirtualAllreduce":
-        wire = None if self.clock.wire is None else Wire(self.clock.wire, *raw)
         return self._planned(buffer, True, wire, error)
 
     def wait(self, pending: "_VirtualAllreduce") -> Steps:
@@ -270,7 +270,7 @@ class _Group:
         """The rank's part begins, with its input in `result`."""
         clock = self.clock
         if self.collective is None:
-            self.collective = clock.collective(carried(self.wire, result.size, result.itemsize))
+            self.collective = clock.collective(self.wire, result)
         collective = self.collective
         clock.cluster.start(rank, collective)
         assert rank not in self.results, f"rank {rank} starts what is in flight"
