@@ -173,6 +173,8 @@ def test_ranks_that_leave_out_unlike_shares_are_told():
         plan.start()
     with pytest.raises(Mismatch, match="wire"):
         world.drive(plans)
+    for plan in plans:
+        plan.close()
     names = ("float32", "int8", "topk:0.1", "topk:0.2", "powersgd:1", "powersgd:2")
     assert len({number(Wire(name)) for name in names}) == len(names)
 
