@@ -1,7 +1,11 @@
-"""A schedule as GOAL text, the input of LogGOPSim (Hoefler, Schneider, Lumsdaine 2010)."""
+"""Workloads as GOAL text, the input of LogGOPSim (Hoefler, Schneider, Lumsdaine 2010)."""
 
+from collections.abc import Iterator
+
+from allreduce.network import Network
 from allreduce.schedule import Schedule
-from allreduce.simulate.program import messages
+from allreduce.simulate.program import prepare
+from allreduce.simulate.workload import Operation, Workload, once
 
 
 def goal(
@@ -11,63 +15,32 @@ def goal(
     sum_s_per_B: float = 0.0,  # noqa: N803
     itemsize: int = 1,
     chunks: int = 1,
+    adds: float = 1.0,
 ) -> str:
-    """The schedule on `nbytes` bytes. Times of `calc` are whole ns, as LogGOPSim takes them.
+    """The schedule on `nbytes` bytes; `itemsize`, `chunks`, `adds`, AllreduceError: of `simulate`.
 
     After each round a rank does one `calc`, that of its sums, which requires all of the round and
-    which all of its next round requires. AllreduceError as from `simulate`.
+    which all of its next round requires.
     """
-    sent = messages(schedule, nbytes, itemsize, chunks)
-    ranks = [_Rank() for _ in range(schedule.size)]
-    columns = (sent.round, sent.source, sent.destination, sent.nbytes, sent.reduce)
-    for number, source, destination, length, reduce in zip(
-        *(column.tolist() for column in columns), strict=True
-    ):
-        tag = ranks[source].tags.get(destination, 0)
-        ranks[source].tags[destination] = tag + 1
-        for rank in (source, destination):
-            ranks[rank].enter(number, sum_s_per_B)
-        ranks[source].add(f"send {length}b to {destination} tag {tag}")
-        ranks[destination].add(f"recv {length}b from {source} tag {tag}")
-        ranks[destination].summed += length * reduce
-    for each in ranks:
-        each.enter(len(schedule.rounds), sum_s_per_B)
-    blocks = (
-        f"rank {rank} {{\n" + "".join(f"{line}\n" for line in each.lines) + "}\n"
-        for rank, each in enumerate(ranks)
-    )
-    return f"num_ranks {schedule.size}\n\n" + "\n".join(blocks)
+    program = prepare(schedule, nbytes, Network(), itemsize, chunks, adds)
+    return "".join(lines(once(schedule, program, sum_s_per_B)))
 
 
-class _Rank:
-    """The text of one rank so far."""
+def lines(workload: Workload) -> Iterator[str]:
+    """The text, line by line. Times of `calc` are whole ns, as LogGOPSim takes them; operation n
+    has label l(n + 1)."""
+    yield f"num_ranks {workload.ranks}\n"
+    for rank in range(workload.ranks):
+        yield f"\nrank {rank} {{\n"
+        for number, operation in enumerate(workload.operations(rank), 1):
+            yield f"l{number}: {_words(operation)}\n"
+            for before in operation.after:
+                yield f"l{number} requires l{before + 1}\n"
+        yield "}\n"
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.tags: dict[int, int] = {}  # messages sent to each other rank
-        self.label = self.join = 0  # the last label, and that of the last calc; 0: none
-        self.round = -1
-        self.open: list[int] = []  # labels of the round
-        self.summed = 0  # bytes
 
-    def enter(self, number: int, sum_s_per_B: float) -> None:  # noqa: N803
-        """Close the round before `number` with its sums."""
-        if number == self.round:
-            return
-        self.round = number
-        if self.open:
-            ends, self.open = self.open, []
-            self.join = self._line(f"calc {round(self.summed * sum_s_per_B * 1e9)}")
-            self.lines += [f"l{self.join} requires l{end}" for end in ends]
-            self.summed = 0
-
-    def add(self, operation: str) -> None:
-        """An operation of the present round."""
-        self.open.append(self._line(operation))
-        if self.join:
-            self.lines.append(f"l{self.label} requires l{self.join}")
-
-    def _line(self, operation: str) -> int:
-        self.label += 1
-        self.lines.append(f"l{self.label}: {operation}")
-        return self.label
+def _words(operation: Operation) -> str:
+    kind, amount, _, peer, tag = operation
+    if kind == "calc":
+        return f"calc {round(amount * 1e9)}"
+    return f"{kind} {amount}b {'to' if kind == 'send' else 'from'} {peer} tag {tag}"

@@ -23,6 +23,7 @@ class Collective:
     def __init__(self, program: Program, factors: list[float], name: str):
         ranks = len(program.first) - 1
         self.name = name
+        self.number = 0  # among those that a recorded cluster has made
         self.completion: list[float | None] = [None] * ranks  # s, of each rank
         self.started = [False] * ranks
         self.unfinished = ranks  # how many are not done

@@ -350,6 +350,8 @@ def _write_goal(
     path: str, conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
 ) -> None:
     schedule, (octets, width, adds) = conditions.carried(schedule, nbytes)
-    per_byte = chosen.sum_s_per_B * adds
-    text = goal(schedule, octets, sum_s_per_B=per_byte, itemsize=width, chunks=conditions.chunks)
+    text = goal(
+        schedule, octets, sum_s_per_B=chosen.sum_s_per_B, itemsize=width, chunks=conditions.chunks,
+        adds=adds,
+    )  # fmt: skip
     save(path, text.encode("ascii"), "--goal")

@@ -43,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--overwrite", action="store_true", help="replace an existing --output")
     group.add_argument("--keep-parameters", action="store_true",
                        help="the final model into --output, too: see export")  # fmt: skip
+    group.add_argument("--workload", metavar="FILE", help="with --virtual, what ranks compute and "
+                       "send, for other simulators: .goal (LogGOPSim) or .et (Chakra)")  # fmt: skip
     checkpoint.add_arguments(parser)
     group.add_argument("--blas-threads", metavar="N", help="BLAS threads of each rank [1]")
     group.add_argument("--format", choices=tables.FORMATS, default="table", help="of the summary")
@@ -82,7 +84,10 @@ def _run(
 ) -> int:
     from mpisgd.drivers.launch import Target, launch
 
-    target = Target(arguments.output, arguments.overwrite, parameters=arguments.keep_parameters)
+    target = Target(
+        arguments.output, arguments.overwrite, parameters=arguments.keep_parameters,
+        workload=arguments.workload,
+    )  # fmt: skip
     console = None if world.rank else Terminal(arguments, world.virtual, saving)
     outcome = launch(experiment, world, target, saving, console).outcome
     if outcome is None:

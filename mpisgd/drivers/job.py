@@ -9,6 +9,7 @@ from mpisgd.store.recording import Store
 from mpisgd.store.weights import Weights
 
 if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times ranks
+    from allreduce.simulate.workload import Workload
     from mpisgd.checkpoint.resume import Resumed
     from mpisgd.checkpoint.writer import Checkpointing
     from mpisgd.values.progress import Bar
@@ -17,7 +18,8 @@ if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times
 class Job(NamedTuple):
     """A run. `experiment`: resolved, its delay a number; `store`, `bar`: on rank 0, if at all;
     `until(row of /evaluation)`: whether that is enough, and the run is to stop; asked on rank 0;
-    `keep_parameters`: whether the store gets what was learned."""
+    `keep_parameters`: whether the store gets what was learned; `workload` is told what virtual
+    ranks do."""
 
     experiment: Experiment
     dataset: Dataset
@@ -26,6 +28,7 @@ class Job(NamedTuple):
     checkpointing: "Checkpointing | None" = None
     until: Callable[[Mapping[str, Any]], bool] | None = None
     keep_parameters: bool = False
+    workload: "Workload | None" = None
 
     @property
     def resumed(self) -> "Resumed | None":

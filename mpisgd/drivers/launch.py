@@ -9,6 +9,7 @@ import numpy as np
 
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.data import Dataset
+from mpisgd.drivers import workload
 from mpisgd.drivers.job import Job, Outcome
 from mpisgd.experiment.building import Place, build_worker, load, resolve_for
 from mpisgd.experiment.experiment import Experiment
@@ -32,12 +33,14 @@ if TYPE_CHECKING:  # a run that saves nothing does without: memory counts, times
 
 
 class Target(NamedTuple):
-    """Where results go: a file, else memory if `keep`, else nowhere. `parameters`: those, too."""
+    """Where results go: a file, else memory if `keep`, else nowhere. `parameters`: those, too;
+    `workload`: a file for what virtual ranks compute and send."""
 
     path: str | None = None
     overwrite: bool = False
     keep: bool = False
     parameters: bool = False
+    workload: str | None = None
 
 
 class Console(Protocol):
@@ -118,9 +121,15 @@ def launch(
         resumed = None if checkpointing is None else checkpointing.resumed
         done = 0 if resumed is None else resumed.step
         bar = None if console is None else console.bar(experiment, done)
-        job = Job(experiment, dataset, store, bar, checkpointing, until, target.parameters)
+        told = None
+        if target.workload is not None:
+            told = workload.begun(experiment)
+        job = Job(experiment, dataset, store, bar, checkpointing, until, target.parameters, told)
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is told in one line
-            return Launched(world.train(job), store)
+            launched = Launched(world.train(job), store)
+        if target.workload is not None and told is not None:
+            workload.write(target.workload, told)
+        return launched
 
 
 def averages(experiment: Experiment) -> bool:
@@ -144,6 +153,8 @@ def _checked(
         if target.path is not None and world.rank == 0:
             resumes = saving is not None and saving.resume is not None
             check_target(target.path, target.overwrite, resume=resumes)
+        if target.workload is not None:
+            workload.check(target.workload, target.overwrite, world, averages(experiment))
         experiment = resolve_for(given, dataset, world.size)
         _try(experiment, dataset, world.rank)
     except UsageError as mistake:

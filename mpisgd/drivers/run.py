@@ -31,28 +31,30 @@ def run(
     dataset: Dataset | None = None,
     until: Callable[[Mapping[str, Any]], bool] | None = None,
     keep_parameters: bool = False,
+    workload: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Result | None:
     """Train, and return the Result. `options`: the fields of an Experiment, or its flags.
 
     On `ranks` virtual ranks in this process [1]; or on the real ones of `comm`, where all call it
     alike, and only rank 0 gets the Result. It is kept in memory, or written to `output`.
-    `checkpoint...`, `resume`, `overwrite`, `keep_parameters`: as on the command line. `dataset`:
-    instead of that which the options name. `until(row of /evaluation)`: of virtual ranks, stop when
-    it says so.
+    `checkpoint...`, `resume`, `overwrite`, `keep_parameters`, `workload`: as on the command line.
+    `dataset`: instead of that which the options name. `until(row of /evaluation)`: of virtual
+    ranks, stop when it says so.
 
     A run that ends early, because a loss was not finite or a virtual rank waits in vain, has a
     Result that is not `complete`, with the `reason`. Raises UsageError, on every rank, for what is
     no run; Stalled where a real rank waits in vain. BLAS threads change bits: the command line uses
     one, by OPENBLAS_NUM_THREADS=1, set before NumPy is imported.
     """
-    output, checkpoint, resume = (None if path is None else os.fspath(path) for path in
-                                  (output, checkpoint, resume))  # fmt: skip
+    output, checkpoint, resume, workload = (
+        None if path is None else os.fspath(path) for path in (output, checkpoint, resume, workload)
+    )
     experiment = Experiment.read(options, place="{}")
     saved = saving(output, checkpoint, checkpoint_every, resume, checkpoint_per_rank, overwrite)
     if resume is not None and output is None:
         raise UsageError("resume", resume, "needs output: the rows before are in its file")
-    target = Target(output, overwrite, True, keep_parameters)
+    target = Target(output, overwrite, True, keep_parameters, workload)
     world = _world(ranks, comm, until is not None)
     launched = launch(experiment, world, target, saved, dataset=dataset, until=until)
     outcome, store = launched

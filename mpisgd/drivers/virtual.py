@@ -11,6 +11,7 @@ import numpy as np
 
 from allreduce.errors import Stalled
 from allreduce.simulate import simulate
+from allreduce.simulate.workload import Workload
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.checkpoint.rests import RUN, Rests
 from mpisgd.data import Dataset
@@ -101,7 +102,9 @@ class Averaging:
         if checkpointing is not None:
             self._write, keep = checkpointing.checkpoint_writer().write, self._save
             every = [checkpointing.rests(state["time_s"]) for _ in recorders]
-        self.world, self.workers = world(experiment, dataset, recorders, None, keep, every)
+        self.world, self.workers = world(
+            experiment, dataset, recorders, None, keep, every, job.workload
+        )  # fmt: skip
         self.first = self.workers[0]
         if resumed is not None:
             self.world.restore(state)
@@ -146,13 +149,14 @@ def world(
     step_time: Callable[[int, int], float] | None = None,
     keep: Callable[[list[Worker]], object] | None = None,
     rests: Sequence[Rests | None] = (),
+    workload: Workload | None = None,
 ) -> tuple[Clock, list[Worker]]:
     """The clock and its workers, nothing begun; `experiment` is resolved, a recorder a rank."""
     cluster = virtual_network(experiment)
     clock = Clock(
         cluster, virtual_schedule(experiment, cluster), recorders,
         step_time or virtual_steps(experiment), chunks=experiment.chunks, seed=experiment.seed,
-        keep=keep,
+        keep=keep, workload=workload,
     )  # fmt: skip
     pairs = zip(clock.sites, rests or [None] * clock.size, strict=True)
     return clock, [build_worker(experiment, dataset, site, its) for site, its in pairs]

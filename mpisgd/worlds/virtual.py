@@ -8,6 +8,7 @@ and in which order they happen, is the cluster's affair (see `Cluster`).
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from math import isinf
 from typing import Any
 
@@ -22,6 +23,7 @@ from allreduce.schedule import Schedule
 from allreduce.simulate import simulate
 from allreduce.simulate.events import Cluster
 from allreduce.simulate.records import Collective
+from allreduce.simulate.workload import Recorded, Workload
 from allreduce.wire import Wire
 from mpisgd.models.statistics import moments, pooled, remembered
 from mpisgd.training.evaluation import TRAINING, shard_sums
@@ -47,13 +49,15 @@ class Clock:
         chunks: int = 1,
         seed: int = 0,
         keep: Callable[[list[Worker]], object] | None = None,
+        workload: Workload | None = None,
     ):
         """`step_time(rank, step)`: seconds of a gradient; `seed`: of the network's noise; `keep`
-        saves the run, at a rest."""
+        saves the run, at a rest; `workload` is told what ranks do."""
         self.size, self.network, self.schedule = schedule.size, network, schedule
         self.step_time, self.chunks, self.recorders = step_time, chunks, recorders
         self.seed, self.collectives = seed, 0  # made so far: the noise of each has its number
-        self.cluster = Cluster(network, self.size, seed)
+        self._made = Cluster if workload is None else partial(Recorded, workload)
+        self.cluster = self._made(network, self.size, seed)
         self.times = [0.0] * self.size
         self.asked_to_stop = False
         self.keep = keep
@@ -123,7 +127,7 @@ class Clock:
         """All ranks idle at that time."""
         self.collectives = state["collectives"]
         self.times = [state["time_s"]] * self.size
-        self.cluster = Cluster(
+        self.cluster = self._made(
             self.network, self.size, self.seed, began=state["time_s"], made=self.collectives
         )
 
