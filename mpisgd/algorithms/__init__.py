@@ -25,7 +25,7 @@ ALGORITHMS = {
 }
 
 # What every policy takes beside its own options, and what is not the policy's but the workers'.
-SERVERS = ("servers", "colocated", "requeue", "push", "reads")
+SERVERS = ("servers", "cut", "colocated", "requeue", "push", "pull", "reads")
 WORKING = (*SERVERS, "prefetch")
 PREFETCHING = ("async", "softsync")
 

@@ -155,6 +155,8 @@ def _checked(
             check_target(target.path, target.overwrite, resume=resumes)
         if target.workload is not None:
             workload.check(target.workload, target.overwrite, world, averages(experiment))
+        if saving is not None and given.pull not in (None, "answer"):
+            raise UsageError("--pull", given.pull, "only answer in a run that is saved")
         experiment = resolve_for(given, dataset, world.size)
         _try(experiment, dataset, world.rank)
     except UsageError as mistake:

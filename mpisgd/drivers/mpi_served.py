@@ -19,7 +19,8 @@ from mpisgd.store.recording import Recorder, Rows, Store
 from mpisgd.store.schema import group
 from mpisgd.store.weights import Weights
 from mpisgd.worlds.mpi import CommunicatorSite
-from mpisgd.worlds.mpi_servers import MpiServerSite, MpiWorkerSite
+from mpisgd.worlds.mpi_servers import MpiServerSite
+from mpisgd.worlds.mpi_workers import MpiWorkerSite
 from mpisgd.worlds.scheduler import Scheduler
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "algorithm, and what which takes": (
         "algorithm", *DECLARED, "requeue",
     ),
-    "parameter servers": ("servers", "colocated", "push", "reads", "prefetch"),
+    "parameter servers": ("servers", "cut", "colocated", "push", "pull", "reads", "prefetch"),
     "communication": (
         "allreduce", "tuning", "price_as", "wire", "error_feedback", "chunks", "progress",
         "cuda_aware", "network", "deadline_s",

@@ -30,6 +30,8 @@ def unfitting(experiment: "Experiment") -> Iterator[UsageError]:
         yield UsageError("--model", experiment.model, here)
     if experiment.wire is not None:
         yield UsageError("--wire", experiment.wire, here)
+    if experiment.pull not in (None, "answer"):
+        yield UsageError("--pull", experiment.pull, f"{here}: parameters come with answers")
     if experiment.push == "layerwise":
         yield UsageError("--push", experiment.push, f"{here}: a gradient leaves whole")
 

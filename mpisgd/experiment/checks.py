@@ -64,6 +64,14 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
             "with --prefetch only whole: parts would leave before the last gradient is answered"
         )
         yield UsageError("--push", e.push, allowed)
+    if e.pull not in (None, "answer"):
+        for flag, value, fails in (
+            ("--prefetch", None, e.prefetch),
+            ("--stale", e.stale, e.stale == "abandon"),
+            ("--reads", e.reads, e.reads == "consistent"),
+        ):
+            if fails:
+                yield UsageError(flag, value, "only with --pull answer")
     if e.prefetch and e.requeue:
         allowed = "not with --requeue: a batch begins before the last one's fate is known"
         yield UsageError("--prefetch", None, allowed)

@@ -54,9 +54,19 @@ class Experiment:
     ramp: int | None = _taken("ramp")
     switch: int | None = _taken("switch")
     servers: int | None = _option(None, options.whole(1, 4096), "shards of the parameters [1]")
+    cut: str | None = _option(
+        None,
+        options.one_of(("equal", "layers")),
+        "shards of equal size, or of whole layers [equal]",
+    )
     colocated: bool | None = _option(None, options.switch(), "shard s lives on worker s as well")
     push: str | None = _option(
         None, options.one_of(("whole", "layerwise")), "when a shard's gradient leaves [whole]"
+    )
+    pull: str | None = _option(
+        None,
+        options.one_of(("answer", "start", "layerwise")),
+        "when a shard's parameters come: with the answer to its gradient, or asked for [answer]",
     )
     reads: str | None = _option(
         None,
@@ -304,6 +314,7 @@ class Experiment:
             raise UsageError("--group", self.group, f"at most the workers, {workers}")
         named: dict[str, Any] = {"servers": servers, "colocated": colocated}
         named |= {"requeue": bool(self.requeue), "push": self.push or "whole"}
+        named |= {"pull": self.pull or "answer", "cut": self.cut or "equal"}
         named |= {"reads": self.reads or "independent", "evaluate": "during"}
         if "prefetch" in OPTIONS[self.algorithm]:
             named["prefetch"] = bool(self.prefetch)

@@ -55,6 +55,9 @@ HIDDEN: dict[str, tuple[int, ...]] = {
 # Called with the share of the step that is done, in 0 .. 1, never falling; the last call says 1.0.
 Progress = Callable[[float], object]
 
+# A model whose layers may get their parameters one by one takes `needs` too, in `gradient`: called
+# with `high` before a layer uses `parameters.flat[:high]`, from the first layer to the last.
+
 # Called with `low` when `gradient.flat[low:]` is final: low never rises, the last call says 0.
 Ready = Callable[[int], object]
 

@@ -46,6 +46,7 @@ class MLP:
         gradient: Parameters,
         progress: Progress,
         ready: Ready | None = None,
+        needs: Ready | None = None,
     ) -> float:
         """See Model.gradient. inputs: (rows, ...), flattened to (rows, features)."""
         rows = len(targets)
@@ -58,7 +59,7 @@ class MLP:
         products = [self.widths[i - 1] * self.widths[i] for i in self.layers]
         meter = Meter(progress, rows * (3 * sum(products) - products[0]))
         with np.errstate(over="ignore", invalid="ignore"):
-            outputs = self._forward(parameters, inputs, meter)
+            outputs = self._forward(parameters, inputs, meter, needs)
             losses, positions = cross_entropy(outputs[-1], targets, parameters.memory)
             derivative = outputs[-1]
             derivative.reshape(-1)[positions] -= 1
@@ -80,14 +81,22 @@ class MLP:
         return Sums(loss_sum, correct, len(targets))
 
     def _forward(
-        self, parameters: Parameters, inputs: np.ndarray, meter: Meter
+        self,
+        parameters: Parameters,
+        inputs: np.ndarray,
+        meter: Meter,
+        needs: Ready | None = None,
     ) -> list[np.ndarray]:
         """[inputs as a matrix, the outputs of each layer]; the last are the logits."""
         rows = len(inputs)
         memory = parameters.memory
         xp, matrices = memory.module, self._scratch.matrices(rows, parameters.dtype, memory)
         outputs = [inputs.reshape(rows, -1).astype(parameters.dtype, copy=False)]
+        high = 0
         for i in self.layers:
+            high += (self.widths[i - 1] + 1) * self.widths[i]
+            if needs is not None:
+                needs(high)
             output = matrices[i - 1]
             multiply(outputs[-1], parameters[f"layer{i}.weight"], output, meter, xp.matmul)
             output += parameters[f"layer{i}.bias"]

@@ -59,6 +59,7 @@ class Network:
         gradient: Parameters,
         progress: Progress,
         ready: Callable[[int], object] | None = None,
+        needs: Callable[[int], object] | None = None,
     ) -> float:
         """See Model.gradient. inputs: (rows, channels, height, width)."""
         rows = len(targets)
@@ -70,7 +71,7 @@ class Network:
             return 0.0
         run = Pass(parameters, self.statistics, Meter(progress, rows * self.work), True, gradient)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            logits = self._forward(inputs, run)
+            logits = self._forward(inputs, run, needs)
             losses, positions = cross_entropy(logits, targets, run.memory)
             slope = logits
             slope.reshape(-1)[positions] -= 1
@@ -94,12 +95,16 @@ class Network:
                 loss_sum += float(losses.sum(dtype=np.float64))
         return Sums(loss_sum, correct, len(targets))
 
-    def _forward(self, inputs: np.ndarray, run: Pass) -> Array:
+    def _forward(
+        self, inputs: np.ndarray, run: Pass, needs: Callable[[int], object] | None = None
+    ) -> Array:
         like = run.parameters.flat
         x: Any = WORKSPACE.planes("images", self.channels, len(inputs), *self.size, like)
         assert isinstance(x, Planes)
         x.inner[...] = inputs.transpose(1, 0, 2, 3)
         x.clear()
-        for layer in self.layers:
+        for layer, high in zip(self.layers, [*self._starts[1:], None], strict=True):
+            if needs is not None and layer.shapes:
+                needs(run.parameters.size if high is None else high)
             x = layer.forward(x, run)
         return x

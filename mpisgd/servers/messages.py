@@ -7,16 +7,17 @@ import numpy as np
 
 LEADER = -1  # the source of what server 0 tells the other servers
 DROPPED, USED, ENDED = range(3)  # what a verdict says
+GRADIENT, GIVEN_UP, PULL = range(3)  # what a request is
 
 
 class Request(NamedTuple):
-    """The header of a push. All numbers are small enough for float64."""
+    """The header of a push or a pull. All numbers are small enough for float64."""
 
     step: int
     version: int  # of the shard that was read
     samples: int  # whose mean gradient this is
     loss: float  # of the batch; 0 in a message that leaves before it is known
-    abandoned: int  # 1: no gradient, the work was given up
+    kind: int  # GRADIENT; GIVEN_UP: there is none; PULL: only parameters are wanted
     failed_step: int  # where something was not finite,
     failed_worker: int  # and whose step it was; 0, 0 if nothing was
     stop: int  # 1: the worker was asked to stop

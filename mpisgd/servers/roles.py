@@ -1,6 +1,8 @@
 """Who is a server and who a worker, which part of the parameters is whose; and making both."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -31,6 +33,7 @@ from mpisgd.values.errors import UsageError
 from mpisgd.values.registry import resolve
 
 ALGORITHM = "--algorithm"
+PULLS = ("start", "layerwise")  # when workers ask for parameters
 NEAR = 0.25  # of a shard: how far a cut moves to fall between two layers
 
 
@@ -54,6 +57,27 @@ def policy(experiment: Experiment) -> Policy:
     function = resolve(POLICIES, experiment.algorithm, ALGORITHM)
     names = [name for name in OPTIONS[experiment.algorithm] if name not in WORKING]
     return function(experiment.workers, **{name: getattr(experiment, name) for name in names})
+
+
+def shards_of_layers(shapes: Mapping[str, tuple[int, ...]], count: int) -> list[slice]:
+    """`count` pieces of whole layers, cut where equal pieces would nearly be; one a layer where
+    there are as many. A layer is all that is named alike to the last dot. Raises UsageError."""
+    layers: dict[str, int] = {}
+    for name, shape in shapes.items():
+        layer = name.rpartition(".")[0]
+        layers[layer] = layers.get(layer, 0) + math.prod(shape)
+    if count > len(layers):
+        raise UsageError(
+            "--servers", count, f"with --cut layers at most one a layer: {len(layers)}"
+        )
+    edges = np.cumsum([0, *layers.values()])
+    cuts = [0]
+    for number in range(1, count):
+        near = int(np.abs(edges - edges[-1] * number / count).argmin())
+        cuts.append(min(max(near, cuts[-1] + 1), len(layers) - (count - number)))
+    return [
+        slice(int(edges[low]), int(edges[high])) for low, high in pairwise([*cuts, len(layers)])
+    ]
 
 
 def shards(sizes: Sequence[int], count: int) -> list[slice]:
@@ -84,8 +108,17 @@ class Builder:
         self.memory = build_memory(experiment)  # of workers; shards, as letters, are the host's
         self.model = self._model(0)
         self.parameters: Parameters = build_parameters(experiment, self.model)
-        sizes = [view.size for view in self.parameters.views.values()]
-        self.shards = shards(sizes, len(self.roles.servers))
+        if experiment.cut == "layers":
+            self.shards = shards_of_layers(self.model.shapes, len(self.roles.servers))
+        else:
+            sizes = [view.size for view in self.parameters.views.values()]
+            self.shards = shards(sizes, len(self.roles.servers))
+        if (
+            experiment.pull == "layerwise"
+            and "needs" not in signature(self.model.gradient).parameters
+        ):
+            allowed = f"answer or start: --model {experiment.model} wants all parameters at once"
+            raise UsageError("--pull", "layerwise", allowed)
 
     def server(self, site: Any, index: int, rests: Rests | None = None) -> Server:
         """Server number `index` on its site. `rests`: when the run is saved."""
@@ -96,7 +129,7 @@ class Builder:
         return Server(
             site, index, flat, len(self.roles.workers), optimiser, rate, steps, self.policy, ema,
             experiment.evaluate_every or 0, consistent=experiment.reads == "consistent",
-            rests=rests,
+            rests=rests, pulled=experiment.pull in PULLS and index > 0,
         )  # fmt: skip
 
     def worker(self, site: Any, number: int) -> ServedWorker:
@@ -107,7 +140,7 @@ class Builder:
             site, self._model(number), there(self.dataset, self.memory), sampler,
             self.parameters.to(self.memory).like(), self.shards,
             requeue=bool(experiment.requeue), layerwise=experiment.push == "layerwise",
-            ahead=bool(experiment.prefetch), clip=experiment.clip,
+            ahead=bool(experiment.prefetch), pull=experiment.pull or "answer", clip=experiment.clip,
             augment=build_augment(experiment, self.dataset),
         )  # fmt: skip
 

@@ -19,12 +19,14 @@ import numpy as np
 
 from allreduce.errors import Stalled
 from mpisgd.algorithms.policies import Policy
-from mpisgd.checkpoint.state import copy_into
+from mpisgd.servers import shard_state
 from mpisgd.servers.mean import mean, weights
 from mpisgd.servers.messages import (
     DROPPED,
     ENDED,
+    GIVEN_UP,
     LEADER,
+    PULL,
     USED,
     Answer,
     Message,
@@ -40,13 +42,6 @@ if TYPE_CHECKING:
     from mpisgd.checkpoint.rests import Rests
 
 Steps = Generator[None, None, None]
-
-# What a checkpoint holds of a server, beside arrays and gradients: numbers, and sets of workers.
-NUMBERS = (
-    "version", "used", "samples_computed", "samples_used", "loss_sum", "loss_samples", "_ended",
-    "_dismissing", "_owes",
-)  # fmt: skip
-WORKERS = ("lost", "_open", "_noticed", "_greets", "_answers")
 
 
 class Server:
@@ -67,13 +62,16 @@ class Server:
         evaluate_every: int = 0,
         consistent: bool = False,
         rests: "Rests | None" = None,
+        pulled: bool = False,
     ):
         """`parameters`: (shard,) flat, updated in place; `steps`, `consistent`: see above.
-        `rests`: when the run is saved, which server 0 decides."""
+        `rests`: when the run is saved, which server 0 decides. `pulled`: parameters leave when
+        a worker asks for them, not with the answer to its gradient."""
         self.site, self.index, self.parameters = site, index, parameters
         self.optimiser, self.rate, self.ema, self.policy = optimiser, rate, ema, policy
         self.goal, self.evaluate_every = steps * policy.step, evaluate_every
         self.leads, self.follows = consistent and index == 0, consistent and index > 0
+        self.pulled = pulled
         self.version = self.used = 0
         self.waiting: dict[int, Push] = {}
         self.lost: set[int] = set()
@@ -127,7 +125,7 @@ class Server:
             yield from self._evaluate(final=False)
         self._owes = False
         for worker in sorted(self._greets):
-            self._send(worker, used=0, staleness=0)
+            self._send(worker, used=0, staleness=0, whole=True)
         self._greets = set()
         self._answer()
 
@@ -240,38 +238,11 @@ class Server:
     def state(self) -> dict[str, Any]:
         """What the rest of the run depends on, while every worker waits: see checkpoint.state."""
         assert not self._verdicts, "a verdict is not carried out"
-        return {
-            "numbers": {name: getattr(self, name) for name in NUMBERS},
-            "workers": {name: np.array(sorted(getattr(self, name)), int) for name in WORKERS},
-            "versions": np.array([self._versions[w] for w in sorted(self._versions)]),
-            "steps_done": self.steps_done,
-            "parameters": self.parameters,
-            "optimiser": self.optimiser.state(),
-            "ema": None if self.ema is None else self.ema.state(),
-            "waiting": {str(i): p._asdict() for i, p in enumerate(self.waiting.values())},
-        }
+        return shard_state.state(self)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from there: before it serves. Raises BadState."""
-        for name in NUMBERS:
-            setattr(self, name, state["numbers"][name])
-        for name in WORKERS:
-            kind = type(getattr(self, name))
-            setattr(self, name, kind(state["workers"][name].tolist()))
-        self._versions = dict(enumerate(state["versions"].tolist()))
-        live = {"parameters": self.parameters, "steps_done": self.steps_done}
-        copy_into(live, {name: state[name] for name in live}, "shard")
-        copy_into(self.optimiser.state(), state.get("optimiser", {}), "optimiser")
-        if self.ema is not None:
-            copy_into(self.ema.state(), state.get("ema", {}), "moving average")
-        waiting = state.get("waiting", {})
-        pushes = [Push(**waiting[order]) for order in sorted(waiting, key=int)]
-        for push in (push for push in pushes if push.samples):
-            copy_into({"it": self._scratch}, {"it": push.gradient}, "gradient held")
-        self.waiting = {push.worker: push for push in pushes}
-        self._again.clear()
-        if not self.follows:
-            self._again.extend(push for push in pushes if push.worker not in self._answers)
+        shard_state.restore(self, state)
 
     def done(self) -> np.ndarray:
         """`steps_done`, with the answers that are held back."""
@@ -344,12 +315,15 @@ class Server:
             self._fail(int(asked.failed_step), int(asked.failed_worker))
         self.asked |= bool(asked.stop or self.site.asked_to_stop)
         self.stopping |= self.asked and not self.defers
+        if asked.kind == PULL:
+            self._send(worker, used=0, staleness=0, whole=True)
+            return None
         push = Push(
             worker, int(asked.step), int(asked.version), int(asked.samples), asked.loss,
             self._scratch[:0] if message.payload is None else message.payload, message.arrived_s,
         )  # fmt: skip
         self.waiting[worker] = push
-        if asked.abandoned:
+        if asked.kind == GIVEN_UP:
             if not (self.follows and self.going) and not self._leaves_saved:
                 self.reply(push, used=False)
             return None
@@ -364,7 +338,8 @@ class Server:
         self.failed = failed if self.failed is None else min(failed, self.failed)
         self.stopping = True
 
-    def _send(self, worker: int, used: int, staleness: int) -> None:
+    def _send(self, worker: int, used: int, staleness: int, whole: bool = False) -> None:
+        """The answer, with the parameters if they are asked for, or for the last time."""
         failed_step, failed_worker = self.failed or (0, 0)
         last = not self.going
         self.site.send(
@@ -373,7 +348,7 @@ class Server:
                 self.version, used, int(last), staleness, int(worker in self._noticed),
                 failed_worker, failed_step, int(self.asked or self.stopping), self.site.paused_s,
             ),
-            self.parameters,
+            self.parameters if whole or last or not self.pulled else None,
         )  # fmt: skip
         self._noticed.discard(worker)
         self._versions[worker] = self.version

@@ -1,7 +1,7 @@
 """What a worker of parameter servers may ask for: pull, compute, push."""
 
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,12 +12,13 @@ from mpisgd.data import Dataset
 from mpisgd.data.augment import Augment
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
-from mpisgd.servers.messages import Answer, Message, Request
+from mpisgd.servers.messages import GIVEN_UP, GRADIENT, PULL, Answer, Message, Request
 from mpisgd.training.gradient import GradientWorker, NotFinite
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.site import Ready, Work
 
 Steps = Generator[None, None, None]
+Reads = Callable[[int], Steps]
 
 
 # What a checkpoint holds of a worker, beside arrays: numbers, and sets of servers.
@@ -36,6 +37,7 @@ class ServedSite(Protocol):
     asked_to_stop: bool
     paused_s: float
     abandoned: bool  # the last computation was given up: every server watched had sent a notice
+    reads: "Reads | None"  # what brings parameters just before a layer uses them, if not pull
 
     def begin_step(self, step: int) -> None:
         """Start the step's clocks."""
@@ -43,8 +45,18 @@ class ServedSite(Protocol):
     def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
         """As Site.compute; given up on the way if it is in vain."""
 
+    def needs(self, high: int) -> None:
+        """From a model's forward pass: a layer is about to use all of the parameters to there that
+        none has used before. With `reads`."""
+
     def receive(self, until: float | None = None) -> Generator[None, None, Message | None]:
         """The next reply of any server."""
+
+    def read(self) -> Generator[None, None, Message | None]:
+        """The same, in the middle of a step, when none but those asked for can come."""
+
+    def waiting(self, run: Steps) -> Steps:
+        """That, as part of the step's waiting."""
 
     def send(self, server: int, header: Request, payload: np.ndarray | None) -> None:
         """`payload` stays as it is until the server has answered."""
@@ -88,11 +100,14 @@ class ServedWorker(GradientWorker):
         requeue: bool = False,
         layerwise: bool = False,
         ahead: bool = False,
+        pull: str = "answer",
         clip: float | None = None,
         augment: Augment | None = None,
     ):
         """`shards`: which part of the flat parameters each server has. `layerwise`: a shard's
-        gradient leaves as soon as the backward pass has all of it."""
+        gradient leaves as soon as the backward pass has all of it; `pull`: its parameters come
+        with the answer to its gradient, are asked for at the start of a step, or, layerwise, just
+        before the forward pass uses the first of them."""
         super().__init__(site, model, dataset, sampler, parameters, clip, augment)
         self.shards, self.requeue = shards, requeue
         self.layerwise, self.ahead = layerwise, ahead
@@ -109,6 +124,8 @@ class ServedWorker(GradientWorker):
         self._letters = [self._place() for _ in range(2 if ahead else 1)] if self.report else []
         self._rows: deque[tuple[int, dict[str, float]]] = deque()  # of steps without a fate yet
         self._failed = 0, 0  # (step, worker) where something was not finite, as told
+        self._unread: set[int] = set()  # servers whose parameters this step has not read yet
+        self.pull_at = pull
         self._fresh = True  # it has no gradient anywhere
         self._heard = Fate()  # of the gradient that is outstanding, from those that have answered
 
@@ -130,7 +147,9 @@ class ServedWorker(GradientWorker):
             if self._failed[0]:
                 raise not_finite(*self._failed)
             return False
-        self.step, self._fresh = self.step + 1, False
+        first, self.step, self._fresh = self._fresh, self.step + 1, False
+        if self.pull_at != "answer" and not first:
+            self._unread = set(range(1, len(self.shards)))
         self._read = list(self.versions)
         self.site.begin_step(self.step)
         self.site.watch(self._open)
@@ -141,6 +160,10 @@ class ServedWorker(GradientWorker):
         pushed if they are to be."""
         if self.layerwise:
             self.samples = len(self.indices())
+        if self.pull_at == "start":
+            yield from self.site.waiting(self._read_to(self.parameters.size))
+        elif self.pull_at == "layerwise":
+            self.site.reads, self._reading = self._read_to, {"needs": self.site.needs}
         yield from self.compute(self.parameters, self._push_ready if self.layerwise else None)
 
     def push(self) -> None:
@@ -226,7 +249,8 @@ class ServedWorker(GradientWorker):
             self._failed = min(own, self._failed) if self._failed[0] else own
         header = Request(
             self.step, self._read[server], 0 if abandoned else self.samples, loss,
-            int(abandoned), *self._failed, int(self.stopping), self.site.paused_s,
+            GIVEN_UP if abandoned else GRADIENT, *self._failed, int(self.stopping),
+            self.site.paused_s,
         )  # fmt: skip
         whole = self._letters[0] if self._letters else self.gradient.flat
         part = whole[self.shards[server]]
@@ -246,10 +270,29 @@ class ServedWorker(GradientWorker):
         fate, self._heard = self._heard, Fate()
         return fate
 
+    def _read_to(self, high: int) -> Steps:
+        """Pull the shards that begin before `high` and were not read in this step. Shard 0 has come
+        with the answer to its gradient, and before the first step so have all."""
+        wanted = {server for server in self._unread if self.shards[server].start < high}
+        self._unread -= wanted
+        wanted &= self._open
+        for server in sorted(wanted):
+            own = self.step, self.versions[server], 0, 0.0, PULL, *self._failed
+            self.site.send(server, Request(*own, int(self.stopping), self.site.paused_s), None)
+        while wanted:
+            message = yield from self.site.read()
+            if message is None:
+                waited = ", ".join(map(str, sorted(wanted)))
+                raise Stalled(f"worker {self.rank} waits for parameters of server {waited} in vain")
+            self._take(message.source, Answer(*message.header), message.payload)
+            self._read[message.source] = self.versions[message.source]
+            wanted.discard(message.source)
+
     def _take(self, server: int, answer: Answer, payload: np.ndarray | None) -> None:
         self._awaited.discard(server)
-        self.parameters.memory.put(self.parameters.flat[self.shards[server]], payload)
-        self.versions[server] = int(answer.version)
+        if payload is not None:
+            self.parameters.memory.put(self.parameters.flat[self.shards[server]], payload)
+            self.versions[server] = int(answer.version)
         self.site.paused_s = max(self.site.paused_s, answer.paused_s)
         self.stopping |= bool(answer.stop)
         if answer.failed_step:

@@ -52,6 +52,7 @@ class GradientWorker:
         self.loss_sum, self.loss_samples = 0.0, 0  # since the last evaluation
         memory = parameters.memory
         self.report = Report(memory) if isinstance(memory, arrays.Device) else None
+        self._reading: dict[str, Any] = {}  # what else its model's gradient is to be told
 
     @property
     def batch_index(self) -> int:
@@ -74,7 +75,9 @@ class GradientWorker:
         def work(progress: Callable[[float], object], told: Callable[[int], object] | None) -> Any:
             if self.report is not None:
                 self.report.begin()
-            loss = self.model.gradient(parameters, inputs, targets, self.gradient, progress, told)
+            loss = self.model.gradient(
+                parameters, inputs, targets, self.gradient, progress, told, **self._reading
+            )
             if self.report is not None:
                 return self._queue(self.report, loss, told, share)
             self.loss = loss

@@ -95,8 +95,8 @@ class ServerSite(Protocol):
     def receive(self, until: float | None) -> "Generator[None, None, Message | None]":
         """The next message; None once `until` has passed, or if none will ever come."""
 
-    def send(self, worker: int, header: "Answer", payload: np.ndarray) -> None:
-        """`payload` may be changed at once."""
+    def send(self, worker: int, header: "Answer", payload: np.ndarray | None) -> None:
+        """`payload` may be changed at once; None: the header is all."""
 
     def notify(self, worker: int) -> None:
         """Tell a worker that what it computes is out of date; at most once a reply."""

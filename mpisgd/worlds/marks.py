@@ -14,6 +14,7 @@ class Marks:
         self._look = look
         self.looks: list[float] = []
         self._ready: list[tuple[float, int]] = []
+        self._needs: list[tuple[float, int]] = []
 
     def progress(self, share: float) -> None:
         self.looks.append(share)
@@ -21,7 +22,10 @@ class Marks:
             self._look(share)
 
     def ready(self, low: int) -> None:
-        self._ready.append((self.looks[-1] if self.looks else 0.0, low))
+        self._ready.append((self._share, low))
+
+    def needs(self, high: int) -> None:
+        self._needs.append((self._share, high))
 
     def deliver(self, reach: Callable[[float], object], ready: Callable[[int], object]) -> None:
         """Say what is ready when it would be; `reach` waits for a share of the work."""
@@ -30,10 +34,23 @@ class Marks:
             for low in lows:
                 ready(low)
 
-    def pieces(self) -> Iterator[tuple[float, list[float], list[int]]]:
-        """(share at which the piece ends, the looks inside it, what is ready at its end)."""
+    def forward(self) -> list[tuple[float, list[float], int]]:
+        """(share at which a layer begins, the looks since the one before, what it needs)."""
+        edges = [-1.0, *(share for share, _ in self._needs)]
+        return [
+            (share, [look for look in self.looks if low < look <= share], high)
+            for low, (share, high) in zip(edges, self._needs, strict=False)
+        ]
+
+    @property
+    def _share(self) -> float:
+        return self.looks[-1] if self.looks else 0.0
+
+    def pieces(self, after: float = -1.0) -> Iterator[tuple[float, list[float], list[int]]]:
+        """(share at which the piece ends, the looks inside it, what is ready at its end), from
+        the share `after` on."""
         marks = [*self._ready, (1.0, -1)]
-        looks = iter(self.looks)
+        looks = iter([look for look in self.looks if look > after])
         look = next(looks, None)
         at = 0
         while at < len(marks):

@@ -12,6 +12,7 @@ import numpy as np
 from mpisgd.servers.evaluation import FINAL, facts
 from mpisgd.servers.messages import LEADER, Answer, Message, Request, Verdict, restored, saved
 from mpisgd.servers.server import Server
+from mpisgd.servers.worker import Reads
 from mpisgd.training.site import Ready, Work
 from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.mpi import Counters
@@ -108,8 +109,9 @@ class VirtualServerSite(_VirtualSite):
         """The next one has come."""
         self.put(Message(LEADER, self._verdicts.popleft(), None, time))
 
-    def send(self, worker: int, header: Answer, payload: np.ndarray) -> None:
-        self._write(self.virtual_servers.worker_sites[worker], header, payload.copy())
+    def send(self, worker: int, header: Answer, payload: np.ndarray | None) -> None:
+        kept = None if payload is None else payload.copy()
+        self._write(self.virtual_servers.worker_sites[worker], header, kept)
 
     def notify(self, worker: int) -> None:
         site, number = self.virtual_servers.worker_sites[worker], self.number
@@ -146,6 +148,9 @@ class VirtualWorkerSite(_VirtualSite):
         super().__init__(virtual_servers, number, len(virtual_servers.server_sites) + number)
         self.rank = number
         self.abandoned = False
+        self.reads: Reads | None = None
+        self._forward: list[tuple[float, list[float], int]] = []  # of the last gradient
+        self._marks = Marks()
         self._computing = False
         self._unanswered = len(virtual_servers.server_sites)  # each writes first
         self._watched: set[int] = set()
@@ -203,14 +208,29 @@ class VirtualWorkerSite(_VirtualSite):
     def _in_vain(self) -> bool:
         return bool(self._watched) and self._watched <= self._notices
 
+    def needs(self, high: int) -> None:
+        self._marks.needs(high)
+
+    def read(self) -> Generator[None, None, Message | None]:
+        return self.receive()
+
+    def waiting(self, run: Steps) -> Steps:
+        began = self.now()
+        yield from run
+        self._counters.wait_s += self.now() - began
+
     def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
-        marks = Marks()
-        work(marks.progress, None if ready is None else marks.ready)
         seconds, began = self.virtual_servers.step_timer(self.number, self._step), self.now()
         if isinf(seconds):
             yield from self._die()
         self.abandoned, done, posting = False, 0.0, 0.0
-        for share, looks, lows in marks.pieces():
+        if self.reads is not None:
+            done, posting = yield from self._read_forward(self.reads, seconds)
+        reading, marks = posting, Marks()
+        self._marks = marks
+        work(marks.progress, None if ready is None else marks.ready)
+        self._forward = marks.forward()
+        for share, looks, lows in marks.pieces(done if self.reads else -1.0):
             end = began + (posting + self._counters.poll_s + share * seconds)
             yield from self._work(end - self.now(), [(x - done) * seconds for x in looks])
             done, now = share, self.now()
@@ -223,7 +243,19 @@ class VirtualWorkerSite(_VirtualSite):
                 ready(low)
             posting += self.now() - now
         self._computed = self.now()
-        self._counters.compute_s += self._computed - began - self._counters.poll_s
+        self._counters.compute_s += self._computed - began - reading - self._counters.poll_s
+
+    def _read_forward(self, reads: Reads, seconds: float) -> Generator[None, None, tuple]:
+        """Until the last layer has its parameters: each asks when it begins, as in the step before.
+        (the share of the step that is done, seconds of waiting)."""
+        began, done, waited = self.now(), 0.0, 0.0
+        for share, looks, high in self._forward:
+            end = began + (waited + self._counters.poll_s + share * seconds)
+            yield from self._work(end - self.now(), [(x - done) * seconds for x in looks])
+            done, now = share, self.now()
+            yield from self.waiting(reads(high))
+            waited += self.now() - now
+        return done, waited
 
     def updating(self) -> AbstractContextManager[Any]:
         return nullcontext()

@@ -17,6 +17,8 @@ COMMON = (
 
 LAYERS = "--model mlp --hidden 16,12,8 --data synthetic --dtype float32"
 
+PULLED = f"--push layerwise --pull layerwise {LAYERS}"
+
 
 def trained(mpi: Ranks, ranks: int, file: Path, options: str, **more: object) -> Run:
     """The result of a run on real ranks."""
@@ -33,6 +35,7 @@ def trained(mpi: Ranks, ranks: int, file: Path, options: str, **more: object) ->
         (6, "--algorithm softsync --servers 3 --steps 30 --optimiser rmsprop"),
         (4, "--algorithm backup --backups 0 --steps 30 --servers 2 --colocated"),
         (6, f"--algorithm backup --backups 0 --steps 20 --servers 3 --push layerwise {LAYERS}"),
+        (6, f"--algorithm backup --backups 0 --steps 20 --servers 3 {PULLED}"),
         (5, "--algorithm backup --backups 0 --steps 30 --servers 2 --reads consistent"),
         (4, "--algorithm softsync --steps 30 --prefetch"),
     ],
@@ -58,6 +61,8 @@ def test_real_and_virtual_runs_have_the_same_bits(mpi, tmp_path, ranks, options)
         "--algorithm async --servers 2 --prefetch",
         f"--algorithm async --servers 3 --push layerwise --reads consistent {LAYERS}",
         f"--algorithm backup --stale abandon --servers 2 --push layerwise --colocated {LAYERS}",
+        f"--algorithm async --servers 3 {PULLED} --cut layers",
+        f"--algorithm softsync --group 2 --servers 3 --colocated {PULLED}",
         "--algorithm backup --backups 1 --straggler 2:5x",
         "--algorithm backup --backups 1 --stale abandon --servers 2 --requeue",
         "--algorithm softsync --group 2 --staleness-rate --servers 2 --colocated",

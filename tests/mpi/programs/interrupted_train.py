@@ -11,7 +11,7 @@ from mpisgd import cli
 from mpisgd.servers.messages import Push
 from mpisgd.servers.server import Server
 from mpisgd.worlds.mpi import CommunicatorSite
-from mpisgd.worlds.mpi_servers import MpiWorkerSite
+from mpisgd.worlds.mpi_workers import MpiWorkerSite
 
 number, rank, step = map(int, sys.argv[1:4])
 begin_step = CommunicatorSite.begin_step
