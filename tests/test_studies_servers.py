@@ -18,6 +18,7 @@ from mpisgd.experiment.experiment import Experiment
 def test_every_cell_is_an_experiment():
     import backup_real
     import initial_rate
+    import layers
     import saturation
     import staleness
 
@@ -27,6 +28,8 @@ def test_every_cell_is_an_experiment():
         given, ranks = initial_rate.values(cell)
         resolved = Experiment.read(given).resolved(ranks, 32_768)
         assert resolved.step_workers == cell.get("gradients", 16)
+    for cell in layers.cells():
+        Experiment.read(layers.values(cell)).resolved(layers.LAYERS + cell["workers"], 9_000)
     for kind in backup_real.KINDS.values():
         Experiment.read(backup_real.SHARED | kind)
     for cell in [*saturation.virtual_cells(), *saturation.real_cells("mpich")]:

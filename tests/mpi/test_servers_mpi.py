@@ -36,6 +36,7 @@ def trained(mpi: Ranks, ranks: int, file: Path, options: str, **more: object) ->
         (4, "--algorithm backup --backups 0 --steps 30 --servers 2 --colocated"),
         (6, f"--algorithm backup --backups 0 --steps 20 --servers 3 --push layerwise {LAYERS}"),
         (6, f"--algorithm backup --backups 0 --steps 20 --servers 3 {PULLED}"),
+        (5, "--algorithm backup --backups 0 --steps 20 --servers 3 --pull start --colocated"),
         (5, "--algorithm backup --backups 0 --steps 30 --servers 2 --reads consistent"),
         (4, "--algorithm softsync --steps 30 --prefetch"),
     ],
