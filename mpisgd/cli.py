@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from mpisgd import __version__
+from mpisgd.mpi.announced import announced_tasks, check_alone, first_here
 from mpisgd.values.errors import UsageError, nearest
 from mpisgd.values.help import add_help, screen
 from mpisgd.values.options import whole
@@ -81,6 +82,13 @@ class Parser(argparse.ArgumentParser):
             message += nearest(re.split("[= ]", words)[0], self.options())
         self.exit(_refuse(self.prog, message, self.command))
 
+    def parse_known_args(self, args=None, namespace=None):
+        """Of a sub-command, what it does not know is told in its name."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
+
     def options(self) -> list[str]:
         """All option strings, those of subcommands included."""
         names = list(self._option_string_actions)
@@ -109,6 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             whole(1, MOST_THREADS).read("--blas-threads", arguments.blas_threads)
         if getattr(arguments, "quiet", False):
             os.environ[QUIET] = "1"
+        if arguments.command not in ON_RANKS:
+            check_alone()
         command = import_module(COMMANDS[arguments.command][0])
         return int(command.run(arguments) or 0)
     except UsageError as mistake:
@@ -161,14 +171,16 @@ def _keep_streams() -> None:
 
 
 def _refuse(prog: str, mistake: str, command: str | None) -> int:
-    """Say what the user got wrong, once for all ranks of a command on ranks; the exit code."""
-    from mpisgd.mpi import session
-
+    """Say what the user got wrong, once for all that a launcher started; the exit code."""
     line = f"{prog}: error: {' '.join(mistake.split())}"
-    if command in ON_RANKS and session.announced_tasks(os.environ) > 1:
+    if command in ON_RANKS and announced_tasks(os.environ) > 1:
+        from mpisgd.mpi import session
+
         session.refuse_together(line)
-    else:
-        print(line, file=sys.stderr, flush=True)
+        return 2
+    with first_here() as speaks:
+        if speaks:
+            print(line, file=sys.stderr, flush=True)
     return 2
 
 

@@ -85,14 +85,14 @@ def test_nonsense_in_the_environment_is_as_if_it_were_not_there(
     ],
 )
 def test_a_launcher_that_started_several_tasks_is_believed(variables, tasks, monkeypatch, capsys):
-    from mpisgd.mpi import session
+    from mpisgd.mpi import announced, session
 
     told: list[str] = []
     monkeypatch.setattr(session, "refuse_together", told.append)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     code = outcome(RUN.split())
-    assert session.announced_tasks(os.environ) == tasks
+    assert announced.announced_tasks(os.environ) == tasks
     assert code == (2 if tasks > 1 else 0)
     assert bool(told) == (tasks > 1)
     if told:

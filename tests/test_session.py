@@ -9,7 +9,7 @@ import pytest
 
 from allreduce import communicator
 from allreduce.errors import Stalled
-from mpisgd.mpi import session
+from mpisgd.mpi import announced, session
 from mpisgd.training.worker import NotFinite
 from mpisgd.values.errors import UsageError
 
@@ -70,7 +70,7 @@ def raising(error: BaseException):
     ],
 )  # fmt: skip
 def test_tasks_that_a_launcher_announces(variables, tasks):
-    assert session.announced_tasks(variables) == tasks
+    assert announced.announced_tasks(variables) == tasks
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_tasks_that_a_launcher_announces(variables, tasks):
     ],
 )
 def test_one_process_speaks(variables, speaks, monkeypatch):
-    for name in session.RANKS:
+    for name in announced.RANKS:
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert (session.rank_told() == 0) == speaks
+    assert (announced.rank_told() == 0) == speaks
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mpisgd.mpi import session
+from mpisgd.mpi import announced, session
 from mpisgd.values.errors import UsageError
 
 
@@ -34,7 +34,7 @@ class Comm:
 @pytest.fixture
 def library(monkeypatch):
     """An MPI library, one process, that allows threads."""
-    for name in (*session.ANNOUNCED, *session.STEP, *session.RANKS, "SLURM_STEP_ID"):
+    for name in (*announced.ANNOUNCED, *announced.STEP, *announced.RANKS, "SLURM_STEP_ID"):
         monkeypatch.delenv(name, raising=False)
     mpi = SimpleNamespace(
         COMM_WORLD=Comm(),

@@ -7,7 +7,7 @@ from typing import Any
 
 from mpisgd.doctor.examine import Examination
 from mpisgd.doctor.findings import Finding, findings
-from mpisgd.mpi import cores, session
+from mpisgd.mpi import announced, cores
 from mpisgd.values.options import duration, whole
 
 # How a text shows a fact, by the end of its name: the factor, the unit.
@@ -42,11 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     most = max(2, min(4, int(cores.available())))
     ranks = most if arguments.ranks is None else whole(1, 1024).read("--ranks", arguments.ranks)
     examination = Examination(limit)
-    if session.announced_tasks(os.environ) > 1:
+    if announced.announced_tasks(os.environ) > 1:
         from mpisgd.doctor.rank import probe
 
         found = probe(limit / 2)
-        if session.rank_told():
+        if announced.rank_told():
             return 0
         examination.facts["ranks"] = found
         examination.here(arguments.folder)

@@ -1,7 +1,6 @@
 """`mpisgd train`: an experiment from options, the world that runs it, what is said of it."""
 
 import argparse
-import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run one experiment; exit code 0, 2 for a user's mistake, 3 where a loss was not finite."""
     from mpisgd.mpi import session
+    from mpisgd.mpi.announced import check_alone
 
     experiment = from_arguments(arguments)
     ranks = None
@@ -71,9 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         comm = session.world()
         work = partial(_run, MpiWorld(comm), experiment, arguments, saving)
         return session.guarded(comm, work, experiment.deadline_s)
-    if (tasks := session.announced_tasks(os.environ)) > 1:
-        allowed = f"runs in one process, but a launcher started {tasks}; start it without"
-        raise UsageError("--virtual", ranks, allowed)
+    check_alone("--virtual", ranks)
     from mpisgd.drivers.virtual import VirtualWorld
 
     return _run(VirtualWorld(ranks), experiment, arguments, saving)

@@ -15,7 +15,7 @@ import numpy as np
 from allreduce.native import described
 from mpisgd.doctor import wires
 from mpisgd.doctor.trials import tell
-from mpisgd.mpi import cores, session
+from mpisgd.mpi import announced, cores, session
 from mpisgd.mpi.watch import watched
 from mpisgd.values.errors import UsageError
 
@@ -28,7 +28,7 @@ LARGE = 1 << 20  # B of a message
 
 def main() -> None:
     """A trial of ranks: each tells where it is before it starts MPI, rank 0 what it all came to."""
-    tell({"rank": session.rank_told(), "host": platform.node()})
+    tell({"rank": announced.rank_told(), "host": platform.node()})
     facts = probe(float(sys.argv[1]))
     if facts:
         tell(facts)
@@ -37,14 +37,14 @@ def main() -> None:
 def probe(seconds: float) -> dict[str, Any] | None:
     """All that ranks find out together, on rank 0; on others None. The process ends, with a line,
     after `seconds`."""
-    tasks = session.announced_tasks(os.environ)
-    rank = f"mpisgd doctor: rank {session.rank_told()} of {tasks}"
+    tasks = announced.announced_tasks(os.environ)
+    rank = f"mpisgd doctor: rank {announced.rank_told()} of {tasks}"
     with watched(f"{rank}: MPI has not started, or stood still, for {seconds:g} s", seconds):
         began = time.perf_counter()
         try:
             comm = session.world()
         except UsageError as singletons:
-            return {"told": str(singletons)} if session.rank_told() == 0 else None
+            return {"told": str(singletons)} if announced.rank_told() == 0 else None
         return _asked(comm, time.perf_counter() - began)
 
 

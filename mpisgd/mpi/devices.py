@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from allreduce.arrays import HOST, Device, Host
-from mpisgd.mpi.session import local_rank
+from mpisgd.mpi.announced import local_rank
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import whole
 

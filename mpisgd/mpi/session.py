@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import FrameType
 from typing import Any, NoReturn
@@ -19,14 +19,11 @@ from allreduce.communicator import abort
 from allreduce.errors import Stalled
 from allreduce.plan import Plan
 from mpisgd.mpi import tags
+from mpisgd.mpi.announced import announced_tasks, rank_told
 from mpisgd.mpi.watch import begin, watched
 from mpisgd.values.errors import UsageError
 from mpisgd.values.processes import PATIENCE, handle
 
-ANNOUNCED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
-STEP = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")  # of an srun step, when SLURM_PROCID is set too
-LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
-RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 TEXT = 256  # bytes a rank can tell the others
 GRACE = 5.0  # s from a signal to the abort, if no merge has stopped the run by then
 ECHO = 1.5  # s a stalled rank lets the others say whom they wait for: the chain names the culprit
@@ -68,30 +65,6 @@ def thread_comm(comm: Any) -> Any:
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise UsageError("--progress", "thread", "this MPI library was not started for threads")
     return comm.Dup()
-
-
-def announced_tasks(environment: Mapping[str, str]) -> int:
-    """How many tasks the launcher says it started; 1 when nobody says anything sensible."""
-    names = [*ANNOUNCED]
-    if "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
-        names += STEP
-    values = (environment.get(name, "") for name in names)
-    return next((int(v) for v in values if v.isascii() and v.isdigit() and int(v) > 0), 1)
-
-
-def rank_told() -> int:
-    """This process's rank as its launcher tells it, before MPI has started; 0 if it does not."""
-    return _number_in(RANKS)
-
-
-def local_rank() -> int:
-    """Its number among the ranks of its node, which chooses its device; 0 if nobody tells it."""
-    return _number_in(LOCAL_RANKS)
-
-
-def _number_in(names: tuple[str, ...]) -> int:
-    values = (os.environ.get(name, "") for name in names)
-    return next((int(v) for v in values if v.isascii() and v.isdigit()), 0)
 
 
 def texts(comm: Any, text: str, deadline: float = 60.0) -> list[str]:

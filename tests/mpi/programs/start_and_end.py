@@ -4,10 +4,10 @@ import os
 import signal
 import sys
 
-from mpisgd.mpi import session
+from mpisgd.mpi import announced, session
 
 fault, seconds = sys.argv[1], float(sys.argv[2])
-faulty = session.rank_told() == session.announced_tasks(os.environ) - 1
+faulty = announced.rank_told() == announced.announced_tasks(os.environ) - 1
 session.START_S = seconds
 if fault == "ends" and faulty:
     sys.exit(0)
