@@ -1,6 +1,7 @@
 """A whole run of virtual ranks in this process: the same generators, driven in virtual time."""
 
 import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -28,7 +29,7 @@ from mpisgd.experiment.virtual_time import (
     virtual_steps,
 )
 from mpisgd.models.statistics import POOLED, described, moments, pooled
-from mpisgd.mpi.session import LEFT_EARLY, NOT_FINITE
+from mpisgd.mpi.session import GRACE, LEFT_EARLY, NOT_FINITE
 from mpisgd.store.environment import environment
 from mpisgd.store.recording import Store
 from mpisgd.store.weights import Weights
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from mpisgd.drivers.virtual_served import Served
 
 
+SAVING = 20.0  # s, instead of GRACE, where the stop is saved: a merge may be many steps away
+
+
 def train(job: Job) -> Outcome:
     """Train `experiment.ranks` virtual ranks."""
     store, enough = job.store, job.until
@@ -55,9 +59,10 @@ def train(job: Job) -> Outcome:
     run = begun(job, recording)
     if enough is not None:
         recording.watch(lambda row: run.world.ask_to_stop() if enough(row) else None)
-    code, reason = 0, None
+    code, reason, patience = 0, None, GRACE if job.checkpointing is None else SAVING
+    asked = StopSignals(run.world.ask_to_stop, lambda: run.first.stopping, patience)
     try:
-        with StopSignals(run.world.ask_to_stop) as asked:
+        with asked:
             run.run()
         if run.first.stopping and asked.number:
             code = 128 + asked.number
@@ -68,15 +73,16 @@ def train(job: Job) -> Outcome:
         code, reason = LEFT_EARLY, str(stall)
     except BaseException as failure:
         reason = repr(failure)
-        raise
+        if not asked.late:
+            raise
+        code, reason = 128 + asked.number, f"stopped by signal {asked.number} within a step"
     finally:
         recording.close(reason)
     if store is not None and not reason:
         kept = run.weights if job.keep_parameters else None
         store.complete({**recording.last, **run.summary()}, kept)
-    return Outcome(
-        job.experiment, code, reason, run.first.step, recording.last, run.weights, run.evaluate
-    )
+    step = min(recording.reported) if asked.late else run.first.step
+    return Outcome(job.experiment, code, reason, step, recording.last, run.weights, run.evaluate)
 
 
 def begun(job: Job, recording: Recording) -> "Averaging | Served":
@@ -241,10 +247,16 @@ class VirtualWorld:
 
 
 class StopSignals:
-    """SIGTERM, SIGINT and SIGUSR1 ask to stop at the next merge; a second one ends the process."""
+    """SIGTERM, SIGINT and SIGUSR1 ask to stop at the next merge; a second one ends the process.
 
-    def __init__(self, ask: Callable[[], object]):
-        self.ask, self.number = ask, 0
+    `ask` tells the ranks; if they have not `heard` it `patience` seconds later, since their steps
+    are long, the run ends where it is: `late`.
+    """
+
+    def __init__(self, ask: Callable[[], object], heard: Callable[[], bool], patience: float):
+        self.ask, self.heard, self.number, self.late = ask, heard, 0, False
+        self._timer = threading.Timer(patience, self._give_up)
+        self._timer.daemon = True
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -254,9 +266,16 @@ class StopSignals:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._timer.cancel()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.number:
             raise KeyboardInterrupt
         self.number = number
         self.ask()
+        self._timer.start()
+
+    def _give_up(self) -> None:
+        if not self.heard():
+            self.late = True
+            signal.pthread_kill(threading.main_thread().ident or 0, self.number)
