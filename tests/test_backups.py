@@ -277,7 +277,7 @@ def test_a_split_that_never_ends_is_not_the_best():
 
 # --- the command --------------------------------------------------------------------------------
 
-BASE = ("advise", "--backups", "--step-time", "1", "--ranks", "8")
+BASE = ("advise", "--backups", "--step-time", "1s", "--ranks", "8")
 
 
 def output(capsys, *words):
@@ -318,7 +318,7 @@ def test_the_text_names_the_best_split_its_margins_and_the_line_to_run(capsys):
     "words",
     [
         ("--straggler", "lognormal:0.7"), ("--stale", "abandon"), ("--iterations", "chen"),
-        ("--draws", "640"), ("--seed", "1"), ("--ranks", "7"), ("--step-time", "2"),
+        ("--draws", "640"), ("--seed", "1"), ("--ranks", "7"), ("--step-time", "2s"),
     ],
 )  # fmt: skip
 def test_every_option_changes_the_advice(capsys, words):
@@ -370,7 +370,10 @@ def test_mistakes_are_one_line(capsys, words, told):
         (("--backups",), "--step-time"),
         (("--backups", "--from", "none.h5"), "none.h5"),
         (("--backups", "--from", "a.toml"), "--from"),
-        (("--straggler", "exponential", "--step-time", "1", "--all-reduce-time", "1"), "--backups"),
+        (
+            ("--straggler", "exponential", "--step-time", "1s", "--all-reduce-time", "1s"),
+            "--backups",
+        ),
     ],
 )
 def test_mistakes_with_and_without_backups(capsys, words, told):

@@ -205,7 +205,7 @@ ADVISE = [
         "--step-time 1ms --all-reduce-time 1e300",
         ["--all-reduce-time", "'1e300'", "at most 1e+09 s"],
     ),
-    ("--step-time 1e-25 --all-reduce-time 1", ["1e-25", "too small beside the all-reduce"]),
+    ("--step-time 1e-25s --all-reduce-time 1s", ["1e-25", "too small beside the all-reduce"]),
     (TIMES + "--spread 1", ["--spread", "'1'", "<= 0.999"]),
     (TIMES + "--device k80", ["--device", "it goes with --net"]),
     (TIMES + "--net resnet50", ["--step-time", "give times or --net"]),

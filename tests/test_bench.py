@@ -91,7 +91,7 @@ MISTAKES = [
     (["overlap", "--polls", "-1"], "--polls '-1'"),
     (["overlap", "--polls", ","], "--polls ','"),
     (["overlap", "--progress", "prayer"], "--progress 'prayer': some of poll, thread"),
-    (["overlap", "--sizes", "0"], "nothing to hide"),
+    (["overlap", "--sizes", "0"], "at least 1 byte"),
     (["overlap", "--work-time", "0"], "--work-time '0'"),
     (["overlap", "--chunks", "1,2"], "one number"),
 ]

@@ -90,6 +90,8 @@ def test_what_was_merged_counts_and_not_what_will_be(config, steps, effective):
         ({"algorithm": "local", "tau": 20, "steps": 20}, None),
         ({"algorithm": "local", "tau": 100, "steps": 20, "ranks": 1}, None),
         (DASGD | {"tau": 84, "delay": 83, "steps": 30}, "enters at --tau 84 + --delay 83"),
+        ({"algorithm": "post-local", "tau": 4, "switch": 17, "steps": 20}, "--switch 17 + --tau 4"),
+        ({"algorithm": "post-local", "tau": 4, "switch": 16, "steps": 20}, None),
         (DASGD | {"steps": 5}, None),
         (DASGD | {"steps": 4}, "never averages"),
         (DASGD | {"delay": "auto", "tau": None, "steps": 4}, None),

@@ -319,7 +319,7 @@ def test_advise_prints_the_line_to_run(capsys):
     assert len(rows(capsys, advise_command, *words)) == 2 * len(ALGORITHMS)
 
 
-MEASURED = ("--step-time", "1", "--all-reduce-time", "1.5")
+MEASURED = ("--step-time", "1s", "--all-reduce-time", "1.5s")
 ADVISE_CHANGES = {
     "ranks": ("--ranks", "4"),
     "allreduce": ("--allreduce", "ring"),
@@ -331,8 +331,8 @@ ADVISE_CHANGES = {
     "tau": ("--tau", "7"),
     "xi": ("--xi", "0.5"),
     "merge": ("--merge", "delta"),
-    "step_time": ("--step-time", "2"),
-    "all_reduce_time": ("--all-reduce-time", "2"),
+    "step_time": ("--step-time", "2s"),
+    "all_reduce_time": ("--all-reduce-time", "2s"),
 }
 
 
@@ -366,8 +366,8 @@ def test_every_option_of_advise_is_in_a_walk():
     ("words", "place"),
     [
         ((), "--step-time"),
-        (("--step-time", "1"), "--all-reduce-time"),
-        (("--step-time", "0", "--all-reduce-time", "1"), "--step-time"),
+        (("--step-time", "1s"), "--all-reduce-time"),
+        (("--step-time", "0", "--all-reduce-time", "1s"), "--step-time"),
         ((*MEASURED, "--net", "vgg16"), "not both"),
         ((*MEASURED, "--device", "k80"), "--device"),
         ((*MEASURED, "--pipelined"), "--pipelined"),
@@ -412,8 +412,8 @@ def test_sizes_refuse(text):
 
 
 def test_a_number_too_small_for_its_unit_is_told_the_smallest():
-    with pytest.raises(UsageError, match="--x '1e-310': too small: at least 1e-30"):
-        duration("--x", "1e-310", open_low=True)
+    with pytest.raises(UsageError, match="--x '1e-310s': too small: at least 1e-30"):
+        duration("--x", "1e-310s", open_low=True)
     with pytest.raises(UsageError, match=r"--x '-1': a time such as .* more than 0 s"):
         duration("--x", "-1", open_low=True)
 

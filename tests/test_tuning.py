@@ -258,7 +258,7 @@ def test_rules_for_mpich_replace_the_all_reduce_and_nothing_else():
         (["--from", "t.toml", "--output", "there.toml"], "exists; pass --overwrite"),
         (["--output", "x.h5"], "--output 'x.h5': a name that ends in .toml"),
         (["--min-repetitions", "3"], "--min-repetitions '3': a whole number in 8.."),
-        (["--sizes", "0"], "--sizes '0': at least 4 B"),
+        (["--sizes", "0"], "--sizes '0': each at least 1 byte"),
         (["--sizes", "6"], "not a whole number of float32"),
         (["--algorithms", "ringg"], "--algorithms 'ringg': no all-reduce named 'ringg'"),
         (["--nodes", "0"], "--nodes '0': whole numbers >= 1"),

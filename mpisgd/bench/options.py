@@ -8,7 +8,7 @@ import numpy as np
 from allreduce.algorithms import ALGORITHMS
 from allreduce.errors import ScheduleError
 from allreduce.measure import Rule
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import UsageError, affordable
 from mpisgd.values.options import duration, number, whole, wholes
 from mpisgd.values.schedules import build
 from mpisgd.values.units import parse_sizes
@@ -55,9 +55,13 @@ def counts(text: str, dtype: np.dtype) -> tuple[int, ...]:
     """Sizes in bytes, each a whole number of elements. UsageError."""
     sizes = parse_sizes(text, "--sizes")
     for size in sizes:
+        if not size:
+            raise UsageError("--sizes", text, "each at least 1 byte")
         if size % dtype.itemsize:
             allowed = f"not a whole number of {dtype.name} ({dtype.itemsize} B each)"
             raise UsageError("--sizes", text, f"{size} B is {allowed}")
+    with affordable("--sizes", text):
+        np.empty(max(sizes), np.uint8)  # pages are taken when they are written
     return tuple(sizes)
 
 

@@ -108,8 +108,6 @@ def settings(arguments: argparse.Namespace) -> Settings:
     if not set(progress) <= set(PROGRESS):
         raise UsageError("--progress", arguments.progress, f"some of {', '.join(PROGRESS)}")
     sizes = options.counts(arguments.sizes, DTYPE)
-    if 0 in sizes:
-        raise UsageError("--sizes", arguments.sizes, "at least 4 B: there is nothing to hide")
     polls = wholes(0).read("--polls", arguments.polls)
     if not polls:
         raise UsageError("--polls", arguments.polls, "whole numbers >= 0 with commas")

@@ -46,18 +46,18 @@ class Saving:
         """UsageError for a place that cannot or must not be written. On the rank that writes."""
         place.check(self.place, self.option)
         there = place.present(self.place)
+        if self.resume is None:
+            self._check_ours()
         if self.resume is None and not self.overwrite and there is not None:
             allowed = "is there from an earlier run; pass --resume auto to go on, or --overwrite"
             raise UsageError(self.option, str(there), allowed)
-        if self.overwrite:
-            self._check_ours()
 
     def _check_ours(self) -> None:
-        """UsageError for a file beside FILE, whose name nobody gave, that no run has written."""
+        """UsageError for FILE, or one beside it, that is there and that no run has written."""
         from mpisgd.checkpoint.file import claims
 
         for there in (*place.candidates(self.place), *place.parts(self.place)):
-            if there != self.place and os.path.lexists(there) and not claims(there):
+            if os.path.lexists(there) and not claims(there):
                 allowed = "is no checkpoint, and is left as it is; choose another name"
                 raise UsageError(self.option, str(there), allowed)
 

@@ -51,13 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--folder", arguments.folder, "is not a folder")
     if folder.is_dir():
         for file in files.values():
-            check_target(file, arguments.overwrite)
+            check_target(file, arguments.overwrite, option="--folder")
         if arguments.html and page.exists() and not arguments.overwrite:
             raise UsageError("--html", str(page), "exists; pass --overwrite to replace it")
     if arguments.html and not (find_spec("matplotlib") and find_spec("jinja2")):
         raise MissingExtra("matplotlib and Jinja2", "a page", "plot")
     launcher = mpiexec.find()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError("--folder", arguments.folder, error.strerror or str(error)) from None
     for name, options in progress.over(list(RUNS.items()), "demo", "run"):
         words = ["train", *options.split(), *COMMON.split(), "--output", files[name], "--overwrite"]
         words += ["--backend", arguments.backend] if arguments.backend != HOST else []

@@ -14,7 +14,7 @@ from mpisgd.tuning import table as tables_of
 from mpisgd.tuning.rules import FORMATS, mpich, openmpi
 from mpisgd.tuning.table import FORCED, Cell, Table
 from mpisgd.values import files, progress, tables
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import UsageError, named
 from mpisgd.values.options import duration, number, whole, wholes
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     return session.guarded(comm, partial(_run, comm, chosen, arguments), chosen.deadline_s)
 
 
+@named("--from")
 def _read(path: str) -> Table:
     from mpisgd.experiment.experiment import from_file
 
@@ -97,8 +98,6 @@ def _settings(arguments: argparse.Namespace) -> "Settings":
     known = tuple(name for name, row in CARRIERS.items() if row.host)
     names = options.algorithms(",".join(rest), known, known) if rest else ()
     sizes = options.counts(arguments.sizes, DTYPE)
-    if 0 in sizes:
-        raise UsageError("--sizes", arguments.sizes, "at least 4 B")
     least = whole(LEAST, 10**6).read("--min-repetitions", arguments.min_repetitions)
     most = whole(least, 10**6).read("--max-repetitions", arguments.max_repetitions)
     budget = duration().read("--time-budget", arguments.time_budget)

@@ -37,7 +37,7 @@ def limited(dataset: Dataset, samples: int | None) -> Dataset:
         return dataset
     if samples > dataset.samples:
         allowed = f"at most the {dataset.samples} training samples there are"
-        raise UsageError(f"samples of data set {dataset.name}", samples, allowed)
+        raise UsageError("--data-samples", samples, allowed)
     # Copies: a view would keep the rest in memory.
     return replace(
         dataset,

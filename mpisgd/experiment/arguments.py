@@ -8,6 +8,7 @@ from typing import Any
 from mpisgd.algorithms import DECLARED, OPTIONS
 from mpisgd.experiment.experiment import Experiment, flag, from_file
 from mpisgd.values import options
+from mpisgd.values.errors import named
 from mpisgd.values.plugins import pairs
 
 # How `--help` orders the options: title -> fields.
@@ -77,7 +78,8 @@ def from_arguments(arguments: argparse.Namespace) -> Experiment:
     values: dict[str, Any] = {}
     hint = ""
     if arguments.config is not None:
-        values, hint = {**from_file(arguments.config)}, SHARING
+        with named("--config"):
+            values, hint = {**from_file(arguments.config)}, SHARING
         place = arguments.config.replace("{", "{{").replace("}", "}}")
         Experiment.read(values, f"{place}: {{}}", hint)
     given = {

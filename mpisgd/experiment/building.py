@@ -4,12 +4,14 @@ NumPy and the rest are imported where they are used: a command line is checked w
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpisgd.experiment import own
 from mpisgd.experiment.experiment import Experiment
+from mpisgd.values.errors import affordable, named
 
 if TYPE_CHECKING:
     from mpisgd.checkpoint.rests import Rests
@@ -39,11 +41,12 @@ def build_worker(
     from mpisgd.training.worker import Worker
 
     memory = build_memory(experiment)
-    model = moved(build_model(experiment, dataset, site.rank, site.size), memory)
     own = experiment.initial == "own"
     rank = site.rank if own else None
-    parameters = build_parameters(experiment, model, CONTROL, rank).to(memory)
-    optimiser, ema = build_rule(experiment, parameters.flat, parameters.shapes)
+    with fitting(experiment):
+        model = moved(build_model(experiment, dataset, site.rank, site.size), memory)
+        parameters = build_parameters(experiment, model, CONTROL, rank).to(memory)
+        optimiser, ema = build_rule(experiment, parameters.flat, parameters.shapes)
     steps = experiment.steps or 1
     return Worker(
         site, model, there(dataset, memory),
@@ -60,6 +63,12 @@ def build_memory(experiment: Experiment) -> Any:
     from mpisgd.mpi import devices
 
     return devices.memory(experiment.backend, experiment.device)
+
+
+def fitting(experiment: Experiment) -> AbstractContextManager[None]:
+    """UsageError where the model, or what belongs to each of its parameters, is too large."""
+    hidden = experiment.hidden
+    return affordable(*(("--model", experiment.model) if not hidden else ("--hidden", hidden)))
 
 
 def build_model(experiment: Experiment, dataset: "Dataset", rank: int, size: int) -> "Model":
@@ -167,14 +176,17 @@ def load(experiment: Experiment) -> "Dataset":
     """The experiment's data set."""
     from mpisgd import data
 
+    samples = experiment.data_samples
+    large = ("--data", experiment.data) if samples is None else ("--data-samples", samples)
     if (plugin := own.plugin(experiment, "data")) is not None:
         from mpisgd.data import plugged
 
-        return plugged.load(plugin, own.given(experiment, "data"), experiment.data_samples)
-    return data.load(
-        experiment.data, experiment.data_path, samples=experiment.data_samples,
-        seed=experiment.seed,
-    )  # fmt: skip
+        with affordable(*large):
+            return plugged.load(plugin, own.given(experiment, "data"), samples)
+    with named("--data" if experiment.data_path is None else "--data-path"), affordable(*large):
+        return data.load(
+            experiment.data, experiment.data_path, samples=samples, seed=experiment.seed
+        )
 
 
 def resolve_for(experiment: Experiment, dataset: "Dataset", ranks: int) -> Experiment:

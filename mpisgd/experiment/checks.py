@@ -117,10 +117,7 @@ def _unfitting_updates(e: "Experiment") -> Iterator[UsageError]:
 
 
 def _out_of_range(e: "Experiment") -> Iterator[UsageError]:
-    """Values of which one alone is too large, or too large beside another."""
-    for name in ("rmsprop_decay", "momentum", "outer_momentum", "ema"):
-        if (value := getattr(e, name)) == 1.0:
-            yield UsageError(f"--{name.replace('_', '-')}", value, "a number in [0, 1)")
+    """Values that are too large beside another."""
     filled = {**asdict(e), **e.defaults()}
     tau, delay = filled["tau"], filled["delay"]
     if isinstance(delay, int) and tau is not None and delay > tau:

@@ -132,9 +132,9 @@ class Experiment:
         "constant", options.one_of(SCHEDULES), "how it changes", "schedule"
     )
     optimiser: str = _option("sgd", options.one_of(OPTIMISERS), "the update rule")
-    momentum: float = _option(0.9, options.number(0, 1), "momentum")
+    momentum: float = _option(0.9, options.number(0, 1, below=True), "momentum")
     rmsprop_decay: float | None = _option(
-        None, options.number(0, 1), "rmsprop: of the mean square [0.9]"
+        None, options.number(0, 1, below=True), "rmsprop: of the mean square [0.9]"
     )
     epsilon: float | None = _option(None, options.number(0), "rmsprop: under the root [1.0]")
     trust: float | None = _option(
@@ -148,7 +148,9 @@ class Experiment:
     decoupled: bool = _option(
         False, options.switch(), "weight decay beside the update, not in the gradient"
     )
-    ema: float | None = _option(None, options.number(0, 1), "decay of averaged parameters")
+    ema: float | None = _option(
+        None, options.number(0, 1, below=True), "decay of averaged parameters"
+    )
     ema_warm_up: bool = _option(
         False, options.switch(), "decay min(--ema, (1 + t) / (10 + t)) at update t"
     )
@@ -243,7 +245,7 @@ class Experiment:
             name = option.name
             if name in takers and getattr(self, name) is not None and name not in takes:
                 users = ", ".join(a for a in OPTIONS if name in OPTIONS[a])
-                allowed = f"{self.algorithm} has none; {users} do{hint}"
+                allowed = f"{self.algorithm} has none; {users} do{'es' * (', ' not in users)}{hint}"
                 given = getattr(self, name)
                 told = None if given is True else given  # a switch has no value on a command line
                 raise UsageError(place.format(flag(option)), told, allowed)

@@ -14,7 +14,7 @@ from allreduce.network import network
 from allreduce.simulate import simulate
 from mpisgd.experiment import step_times
 from mpisgd.store.schema import LANES
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import UsageError, named
 
 PLACE = "--from"
 LEAST_KNOWN = 0.05  # of the gradients may have been given up: they were the slow ones
@@ -34,6 +34,7 @@ class Found(NamedTuple):
     settings: tuple[str, ...] = ()  # options of `train` that the times belong to
 
 
+@named(PLACE)
 def from_run(path: str) -> Found:
     """From a result file of `mpisgd train --algorithm minibatch`. UsageError for any other."""
     import numpy as np
@@ -98,6 +99,7 @@ def _durations(events: Mapping[str, Any]) -> list[float]:
     return [ends[step] - begins[step] for step in ends]
 
 
+@named(PLACE)
 def from_calibration(path: str, ranks: int, batch: int, nbytes: int, allreduce: str) -> Found:
     """From a file of `mpisgd calibrate`: its step at `batch`, the schedule on its network."""
     try:
@@ -110,6 +112,7 @@ def from_calibration(path: str, ranks: int, batch: int, nbytes: int, allreduce: 
     return Found(step_s, float(ends.max()), ranks, batch, allreduce, kind, "simulated")
 
 
+@named(PLACE)
 def gradient_seconds(path: str) -> list[Any]:
     """Seconds from a worker's fresh parameters to its gradient's arrival, an array a worker, from
     the result file of a run with parameter servers: messages and queues count, waiting does not.

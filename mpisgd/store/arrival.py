@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpisgd.algorithms.policies import POLICIES
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import UsageError, named
 
 if TYPE_CHECKING:
     from mpisgd.store.reader import Run
@@ -51,6 +51,7 @@ def _begins(config: Mapping[str, Any], steps: int) -> np.ndarray:
     return begins
 
 
+@named(OPTION)
 def skews(path: str, ranks: int | None = None) -> np.ndarray:
     """`late_s` of a file. UsageError if that is no run with averages, or not of so many `ranks`."""
     from mpisgd.store.reader import read

@@ -107,7 +107,8 @@ def option_words(experiment: Experiment) -> list[str]:
         if not option.metadata or (value == option.default and option.name != "algorithm"):
             continue
         each = value if option.name == "plugin_options" else [value]
-        words += [f"--{flag(option)}" + ("" if v is True else f"={_text(v)}") for v in each]
+        unit = "s" * (option.name.endswith("_s") and isinstance(value, float))
+        words += [f"--{flag(option)}" + ("" if v is True else f"={_text(v)}{unit}") for v in each]
     return words
 
 

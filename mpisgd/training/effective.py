@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 DELAYED = ("dasgd", "streaming-diloco")  # merge averages late, and so lose work
-AVERAGING = (*DELAYED, "local", "slowmo", "diloco", "easgd")  # every tau steps
+AVERAGING = (*DELAYED, "local", "post-local", "slowmo", "diloco", "easgd")  # every tau steps
 MERGES = ("convex", "delta", "overwrite")
 
 
@@ -42,7 +42,8 @@ def effective_steps(config: Mapping[str, Any], steps: int) -> float:
 
 def averages(config: Mapping[str, Any], steps: int) -> int:
     """How many averages every tau steps have entered the parameters after `steps` steps."""
-    return max(0, (steps - (config.get("delay") or 0)) // (config.get("tau") or 1))
+    before = (config.get("switch") or 0) + (config.get("delay") or 0)
+    return max(0, (steps - before) // (config.get("tau") or 1))
 
 
 def idle(config: Mapping[str, Any]) -> str | None:
@@ -55,7 +56,8 @@ def idle(config: Mapping[str, Any]) -> str | None:
     if algorithm not in AVERAGING or not tau or not steps or isinstance(delay, str):
         return None
     if config.get("ranks", 2) > 1 and not averages(config, steps):
-        first = f"--tau {tau}" + (f" + --delay {delay}" if delay else "")
+        told = [f"--{n} {config[n]}" for n in ("switch", "tau", "delay") if config.get(n)]
+        first = " + ".join(told)
         return f"{algorithm} never averages: {steps} steps, and the first average enters at {first}"
     merge, xi = config.get("merge"), config.get("xi")
     if algorithm in DELAYED and not effective_share(tau, delay, xi, merge):

@@ -1,6 +1,7 @@
 """What a user can get wrong: one line that says where, what was given and what is allowed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UsageError(ValueError):
@@ -22,6 +23,28 @@ class MissingExtra(UsageError):
             None,
             f"install it with: pip install -e '.[{extra}]' where mpisgd was cloned",
         )
+
+
+@contextmanager
+def named(option: str) -> Iterator[None]:
+    """A mistake found inside is told with the option that names the file: `--config a.toml: ...`;
+    one that names an option itself stays."""
+    try:
+        yield
+    except UsageError as mistake:
+        if not str(mistake).startswith("-"):
+            mistake.args = (f"{option} {mistake}",)
+        raise
+
+
+@contextmanager
+def affordable(option: str, value: object = None) -> Iterator[None]:
+    """UsageError naming the option where what is made inside does not fit in memory."""
+    try:
+        yield
+    except MemoryError as error:
+        why = f" ({error})" if str(error) else ""
+        raise UsageError(option, value, f"needs more memory than there is{why}") from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -53,16 +53,17 @@ def or_word(kind: Kind, word: str) -> Kind:
     return Kind(f"{kind.allowed}, or {word}", lambda v: v if v == word else kind.parse(v))
 
 
-def number(low: float, high: float = math.inf, *, above: bool = False) -> Kind:
-    """A finite number within bounds; `above`: greater than `low`; below `high` if it is open."""
-    sign = ">" if above else ">="
-    allowed = f"a finite number {sign} {low:g}" + ("" if math.isinf(high) else f" and <= {high:g}")
+def number(low: float, high: float = math.inf, *, above: bool = False, below: bool = False) -> Kind:
+    """A finite number within bounds; `above`: greater than `low`; `below`: less than `high`."""
+    allowed = f"a finite number {'>' if above else '>='} {low:g}"
+    if not math.isinf(high):
+        allowed += f" and {'<' if below else '<='} {high:g}"
 
     def parse(value: Any) -> float:
         _require(not isinstance(value, bool))
         result = float(plain(value))
         _require(math.isfinite(result) and (result > low if above else result >= low))
-        _require(result <= high)
+        _require(result < high if below else result <= high)
         return result
 
     return Kind(allowed, parse)
@@ -113,7 +114,7 @@ def wholes(low: int, high: int | None = None) -> Kind:
 
     def parse(value: Any) -> tuple[int, ...]:
         parts = value.split(",") if isinstance(value, str) else list(value)
-        return tuple(each.parse(part) for part in parts if part != "")
+        return () if parts == [""] else tuple(each.parse(part) for part in parts)
 
     allowed = each.allowed.replace("a whole number", "whole numbers")
     return Kind(f"{allowed} with commas, such as 64,32", parse)

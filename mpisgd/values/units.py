@@ -28,12 +28,13 @@ def plain(value: Any) -> Any:
 
 
 def seconds(value: Any) -> float:
-    """From `20ms`, `0.5s`, `2min`, `30ns` or a plain number of seconds. Raises ValueError for what
-    is no time, or longer than LONGEST_S."""
+    """From `20ms`, `0.5s`, `2min`, `30ns`, or a number of seconds that is no text; a text says its
+    unit, unless it is 0. Raises ValueError for what is no time, or longer than LONGEST_S."""
     text = str(value).strip()
     unit = next((u for u in sorted(SECONDS, key=len, reverse=True) if text.endswith(u)), "")
     result = float(plain(text.removesuffix(unit))) * SECONDS.get(unit, 1.0)
-    if isinstance(value, bool) or not result <= LONGEST_S:
+    untold = isinstance(value, str) and not unit and result != 0
+    if isinstance(value, bool) or untold or not result <= LONGEST_S:
         raise ValueError
     return result
 
