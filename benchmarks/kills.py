@@ -40,7 +40,7 @@ from mpisgd.values.errors import UsageError
 STEPS, EVERY, RANKS = 60, 5, 3
 COMMON = (
     f"train --data digits --data-samples 96 --hidden 16 --batch 8 --steps {STEPS} "
-    f"--checkpoint-every {EVERY} --evaluate-every 20 --deadline 10"
+    f"--checkpoint-every {EVERY} --evaluate-every 20 --deadline 10s"
 )
 # So that a run lasts long enough to be hit.
 MPI_STEP = "--step-time 20ms"

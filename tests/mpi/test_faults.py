@@ -125,7 +125,7 @@ def test_ctrl_c_twice_does_not_wait(mpi: Ranks, whom: str, tmp_path):
     """The second time nobody waits for a merge. mpiexec, if it was asked, leaves at once and says
     so; else rank 0 says why, for all."""
     path = tmp_path / "run.h5"
-    with start(mpi, 2, "stall", [*TRAIN.split(), "--deadline", "40"], path) as job:
+    with start(mpi, 2, "stall", [*TRAIN.split(), "--deadline", "40s"], path) as job:
         left = twice(job, whom)
     is_left(left, path)
     assert "Traceback" not in left.err

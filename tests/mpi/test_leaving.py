@@ -17,8 +17,8 @@ from mpisgd.store.reader import read
 
 WITHIN_S = 30.0
 DEADLINE_S = 6.0  # for a peer that stands still, from the first step on
-LONG = "--deadline 120"  # of runs in which nobody waits in vain
-SHORT = f"--deadline {DEADLINE_S}"
+LONG = "--deadline 120s"  # of runs in which nobody waits in vain
+SHORT = f"--deadline {DEADLINE_S}s"
 STEP = 90  # of the fault: 64 rows have gone to the file by then; 3 ranks evaluate here
 COMMON = f"--steps 20000 --step-time 2ms {LONG} --evaluate during"
 TRAIN = f"--algorithm local --tau 4 {COMMON}".split()
