@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from lab_runs import (
-    DELAY,
-    TAU,
     Samples,
     command_python,
     finish,
@@ -30,6 +28,7 @@ from lab_runs import (
 )
 
 from mpisgd.mpi.lab import Lab
+from mpisgd.validation.steps import DELAY, TAU
 from mpisgd.values import tables
 
 MODEL = "--model mlp --hidden 450,450 --data digits"  # 237,000 parameters: 0.95 MB

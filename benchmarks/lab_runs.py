@@ -17,23 +17,17 @@ from typing import Any
 
 from mpisgd.mpi.lab import Lab
 from mpisgd.store.reader import Run, read
+from mpisgd.validation.steps import ALONE, FIRST, STEPS_PER_EPOCH, TAU
+from mpisgd.validation.steps import RUNS as OPTIONS
 from mpisgd.values import tables
 
-ALONE = "compute alone"
-TAU, DELAY, XI = 4, 3, 0.25
 RUNS = {
-    ALONE: "--algorithm local --tau 1000000",
-    "minibatch": "--algorithm minibatch",
-    "minibatch-overlap": "--algorithm minibatch-overlap",
-    "local": f"--algorithm local --tau {TAU}",
-    "dasgd": f"--algorithm dasgd --tau {TAU} --delay {DELAY} --xi {XI}",
-    "dasgd delta": f"--algorithm dasgd --tau {TAU} --delay {DELAY} --merge delta",
+    name: " ".join(f"--{key} {value}" for key, value in found.items())
+    for name, found in OPTIONS.items()
 }
 # How often each averages, in a round of TAU steps.
 AVERAGES = {ALONE: 0, "minibatch": TAU, "minibatch-overlap": TAU}
 MODEL = "--model mlp --hidden 512,448 --data synthetic"  # 251,402 parameters: 1.006 MB
-STEPS_PER_EPOCH = 4  # whole batches only
-FIRST = 2 * TAU  # steps left out: the first two rounds warm up
 LONGEST_S = 120  # of a training run
 
 Samples = dict[str, list[float]]  # seconds per step of each launch, by the run's name

@@ -19,8 +19,8 @@ SECTIONS: dict[str, list[str]] = {
         "networks.md", "servers.md", "python.md", "gpu.md",
     ],
     "Explanation": [
-        "algorithms.md", "curves.md", "simulate.md", "predict.md", "DESIGN.md",
-        "results/README.md",
+        "algorithms.md", "curves.md", "simulate.md", "predict.md", "validate.md",
+        "DESIGN.md", "results/README.md",
     ],
     "Reference": [
         COMMAND_LINE, PYTHON, "result-files.md", "allreduce.md", "CHANGELOG.md", "CONTRIBUTING.md",

@@ -28,6 +28,7 @@ COMMANDS = {
     "verify": ("mpisgd.commands.verify", "check all-reduce schedules symbolically"),
     "tune": ("mpisgd.commands.tune", "measure which all-reduce is fastest; run under mpiexec"),
     "calibrate": ("mpisgd.commands.calibrate", "measure a network and a step; run under mpiexec"),
+    "validate": ("mpisgd.commands.validate", "by how much the model errs; run under mpiexec"),
     "simulate": ("mpisgd.commands.simulate", "price all-reduce schedules on a model of a network"),
     "predict": ("mpisgd.commands.predict", "model step and epoch times of networks on clusters"),
     "advise": (
@@ -49,6 +50,7 @@ ON_RANKS = {
     "bench",
     "tune",
     "calibrate",
+    "validate",
     "doctor",
 }  # under mpiexec; all others are one process's affair
 

@@ -123,7 +123,7 @@ def test_the_file_holds_the_method_all_samples_and_the_table_s_rows(tmp_path, ca
 
 @pytest.mark.parametrize("file", MEASURED, ids=lambda path: path.stem)
 def test_the_runs_of_a_committed_file_can_still_be_predicted(file):
-    """steps-lab.json is made from these files: their options are enough for the command lines."""
+    """Their options are enough for the command lines."""
     import lab_runs
 
     found = json.loads(file.read_text(encoding="utf-8"))

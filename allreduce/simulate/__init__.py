@@ -21,6 +21,7 @@ from allreduce.simulate.events import Cluster
 from allreduce.simulate.records import Collective
 
 METHODS = ("auto", "columns", "events")
+IN_A_ROW = 4  # all-reduces of `steady`; the last counts
 
 
 def simulate(
@@ -61,6 +62,26 @@ def simulate(
     cluster = Cluster(network, schedule.size, seed)
     collective = cluster.collective(schedule, nbytes, itemsize=itemsize, chunks=chunks, adds=adds)
     return _play(cluster, collective, begins, look_every)
+
+
+def steady(
+    schedule: Schedule, nbytes: int, network: Network, *, itemsize: int = 1, chunks: int = 1
+) -> float:
+    """Seconds of the all-reduce in a row of them, each begun by all ranks when the one before is
+    done everywhere, as a benchmark does it: links have no time to be idle in between."""
+    cluster, ends = Cluster(network, schedule.size), [0.0]
+    for _ in range(IN_A_ROW):
+        collective = cluster.collective(schedule, nbytes, itemsize=itemsize, chunks=chunks)
+        for rank in range(schedule.size):
+            cluster.compute(rank, max(0.0, ends[-1] - cluster.now(rank)))
+        waiting = 2 * schedule.size  # ends of these computations, then of the waits
+        while waiting and (event := cluster.next()) is not None:
+            waiting -= 1
+            if not collective.started[event.rank]:
+                cluster.start(event.rank, collective)
+                cluster.wait(event.rank, collective)
+        ends.append(max(time for time in collective.completion if time is not None))
+    return ends[-1] - ends[-2]
 
 
 def _play(

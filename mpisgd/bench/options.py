@@ -1,4 +1,4 @@
-"""The options that both benchmarks read alike."""
+"""The options that all who measure all-reduces read alike."""
 
 import argparse
 from collections.abc import Iterable
@@ -8,10 +8,33 @@ import numpy as np
 from allreduce.algorithms import ALGORITHMS
 from allreduce.errors import ScheduleError
 from allreduce.measure import Rule
+from mpisgd.values import tables
 from mpisgd.values.errors import UsageError, affordable
 from mpisgd.values.options import duration, number, whole, wholes
 from mpisgd.values.schedules import build
 from mpisgd.values.units import parse_sizes
+
+
+def add_arguments(
+    parser: argparse.ArgumentParser, minimum: int, budget: str, what: str = "of a case"
+) -> None:
+    """What all that is measured has in common; `minimum` and `budget` are defaults."""
+    add = parser.add_argument
+    add("--min-repetitions", default=str(minimum), metavar="N",
+        help=f"{what}, at least [{minimum}]")  # fmt: skip
+    add("--max-repetitions", default="2000", metavar="N", help="and at most [2000]")
+    add("--time-budget", default=budget, metavar="TIME", help=f"for that, a time such as 20ms or "
+        f"2s [{budget}]")  # fmt: skip
+    add("--tolerance", default="0.02", metavar="X", help="enough when the median is known to +- "
+        "this share of it [0.02]")  # fmt: skip
+    add("--deadline", default="60s", metavar="TIME", help="without progress [60s]")
+    add("--seed", default="0", metavar="N", help="of the random order of cases, >= 0 [0]")
+    add("--bind", action="store_true", help="bind each rank to a core of its own, where there are "
+        "enough (some launchers do it, some do not)")  # fmt: skip
+    add("--output", metavar="FILE", help="HDF5 file for all samples")
+    add("--overwrite", action="store_true", help="replace an existing --output")
+    add("--blas-threads", metavar="N", help="BLAS threads of each rank [1]")
+    add("--format", choices=tables.FORMATS, default="table", help="[table]")
 
 
 def rule(arguments: argparse.Namespace) -> Rule:

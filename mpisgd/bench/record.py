@@ -27,9 +27,9 @@ def places(comm: Any, arguments: argparse.Namespace, deadline: float) -> Places:
     return cores.places(comm, deadline)
 
 
-def warn(text: str) -> None:
+def warn(text: str, command: str = "bench") -> None:
     """One line on standard error."""
-    print(f"mpisgd bench: {text}", file=sys.stderr, flush=True)
+    print(f"mpisgd {command}: {text}", file=sys.stderr, flush=True)
 
 
 def library_told() -> str:
@@ -67,7 +67,7 @@ class Record:
         if not self.speaks:
             return
         if where.crowded:
-            warn(where.crowded)
+            warn(where.crowded, arguments.command)
         self._bar = progress.shown(arguments.benchmark, cases, unit="case")
         if arguments.output is not None:
             from mpisgd.store.writer import Writer

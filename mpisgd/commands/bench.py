@@ -3,11 +3,10 @@
 import argparse
 from functools import partial
 
-from mpisgd.bench import allreduce, memory, overlap
+from mpisgd.bench import allreduce, memory, options, overlap
 from mpisgd.mpi import session
 from mpisgd.store.lock import held_together
 from mpisgd.store.target import check_target
-from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
 from mpisgd.values.schedules import digests
 
@@ -26,26 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub = benchmarks.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         module.add_arguments(sub)
         memory.add_arguments(sub)
-        sub.add_argument(
-            "--min-repetitions", default="20", metavar="N", help="of a case, at least [20]"
-        )
-        sub.add_argument(
-            "--max-repetitions", default="2000", metavar="N", help="and at most [2000]"
-        )
-        sub.add_argument("--time-budget", default="0.5s", metavar="TIME", help="for a case, a "
-                         "time such as 20ms or 2s [0.5s]")  # fmt: skip
-        sub.add_argument("--tolerance", default="0.02", metavar="X", help="enough when the median "
-                         "is known to +- this share of it [0.02]")  # fmt: skip
-        sub.add_argument("--deadline", default="60s", metavar="TIME", help="without progress [60s]")
-        sub.add_argument(
-            "--seed", default="0", metavar="N", help="of the random order of cases, >= 0 [0]"
-        )
-        sub.add_argument("--bind", action="store_true", help="bind each rank to a core of its own, "
-                         "where there are enough (some launchers do it, some do not)")  # fmt: skip
-        sub.add_argument("--output", metavar="FILE", help="HDF5 file for all samples")
-        sub.add_argument("--overwrite", action="store_true", help="replace an existing --output")
-        sub.add_argument("--blas-threads", metavar="N", help="BLAS threads of each rank [1]")
-        sub.add_argument("--format", choices=tables.FORMATS, default="table", help="[table]")
+        options.add_arguments(sub, minimum=20, budget="0.5s")
 
 
 def run(arguments: argparse.Namespace) -> int:

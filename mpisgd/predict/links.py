@@ -19,7 +19,7 @@ from allreduce.arrays import HOST, Device, Host
 from allreduce.measure import gather, median_interval
 from allreduce.network import Network
 from allreduce.plan import wait_until
-from allreduce.point_to_point import eager_limit, fan_out, look_seconds, ping_pong
+from allreduce.point_to_point import Trips, eager_limit, fan_out, look_seconds, ping_pong
 from mpisgd.mpi.lab import BURST
 
 SMALL, LARGE = 4, 4 << 20  # bytes of the messages that give latency and bandwidth
@@ -28,6 +28,7 @@ SUM_BYTES = 1 << 20
 BURST_BYTES = 1 << 16  # of the messages that show what an idle wire lets pass at once
 LEAST_BURST = 1500.0  # bytes, a frame: less is not told from noise
 SHARED_BYTES = 1 << 20  # of two messages that one port sends at once
+MEASURED_BYTES = (SMALL, BURST_BYTES, LARGE, SHARED_BYTES)  # of all that a calibration sends
 BETWEEN = 1.25  # of the time alone: later is shared, sooner is one after the other
 INSIDE = ("latency_s", "bandwidth_Bps")
 
@@ -45,30 +46,45 @@ class Measured(NamedTuple):
         return cls(statistics.median(samples), *median_interval(samples), len(samples))
 
 
+def fastest(seconds: Sequence[float], share: float) -> list[float]:
+    """The shortest: on a busy machine they repeat themselves where medians of all do not."""
+    return sorted(seconds)[: max(1, round(share * len(seconds)))]
+
+
 def messages(
-    comm: Any, hosts: list[str], repetitions: int, deadline: float, large: int = LARGE
-) -> dict[str, Measured]:
-    """What messages from rank 0 cost, to another host and inside its own; on rank 0."""
+    comm: Any, hosts: list[str], repetitions: int, deadline: float, large: int = LARGE,
+    share: float = 1.0,
+) -> dict[str, Measured]:  # fmt: skip
+    """What messages from rank 0 cost, to another host and inside its own; on rank 0. `share`: of
+    all trips, the fastest."""
     found: dict[str, Measured] = {}
     near = next((r for r, host in enumerate(hosts) if r and host == hosts[0]), None)
     away = next((r for r, host in enumerate(hosts) if host != hosts[0]), None)
     pairs = [("", away), ("node_", near)] if away is not None else [("", near)]
     for prefix, other in pairs:
         if other is not None and comm.Get_rank() in (0, other):
-            found |= _pair(comm, other, prefix, repetitions, deadline, large)
+            found |= _pair(comm, other, prefix, repetitions, deadline, large, share)
         gather(comm, [0.0], deadline)  # the others wait for the pair
     if away is not None and (known := os.environ.get(BURST, "")).isdecimal():
         found["burst_B"] = Measured(float(known), float(known), float(known), 1)  # of a lab's wires
+    if {"burst_B", "bandwidth_Bps"} <= found.keys():  # these bytes of a long message took no time
+        value, low, high, count = found["bandwidth_Bps"]
+        paid = 1 - found["burst_B"].value / large
+        found["bandwidth_Bps"] = Measured(paid * value, paid * low, paid * high, count)
     return found
 
 
 def _pair(
-    comm: Any, other: int, prefix: str, repetitions: int, deadline: float, nbytes: int
+    comm: Any, other: int, prefix: str, repetitions: int, deadline: float, nbytes: int, share: float
 ) -> dict[str, Measured]:
     first = comm.Get_rank() == 0
     peer = other if first else 0
-    small = ping_pong(comm, peer, first, SMALL, repetitions, deadline)
-    large = ping_pong(comm, peer, first, nbytes, repetitions, deadline)
+
+    def trips(octets: int) -> Trips:
+        found = ping_pong(comm, peer, first, octets, repetitions, deadline)
+        return found._replace(half_s=fastest(found.half_s, share))
+
+    small, large = trips(SMALL), trips(nbytes)
     limit = float(eager_limit(comm, peer, first, deadline))
     half = statistics.median(small.half_s)
     least = overhead(small.call_s, half)
@@ -80,9 +96,9 @@ def _pair(
     }
     if not prefix:
         found |= {"overhead_s": least, "eager_limit_B": Measured(limit, limit, limit, 1)}
-        middle = ping_pong(comm, peer, first, BURST_BYTES, repetitions, deadline)
+        middle = trips(BURST_BYTES)
         speed = found["bandwidth_Bps"].value
-        saved = Measured.of([half * speed + BURST_BYTES - s * speed for s in middle.half_s])
+        saved = Measured.of([BURST_BYTES - max(0.0, s - half) * speed for s in middle.half_s])
         if saved.low > LEAST_BURST:
             found["burst_B"] = saved
     return found
@@ -113,8 +129,11 @@ def habits(
     return words
 
 
-def alone(comm: Any, dtype: np.dtype, repetitions: int, memory: Host = HOST) -> dict[str, Measured]:
-    """What a rank does by itself: adding what has come, there, and looking in vain."""
+def alone(
+    comm: Any, dtype: np.dtype, repetitions: int, memory: Host = HOST, share: float = 1.0
+) -> dict[str, Measured]:
+    """What a rank does by itself: adding what has come, there, and looking in vain. `share` as of
+    `messages`."""
     count = SUM_BYTES // dtype.itemsize
     target, other = memory.zeros(count, dtype), memory.zeros(count, dtype)
 
@@ -125,8 +144,8 @@ def alone(comm: Any, dtype: np.dtype, repetitions: int, memory: Host = HOST) -> 
     add()
     sums = [seconds_of(add) / SUM_BYTES for _ in range(repetitions)]
     return {
-        "sum_s_per_B": Measured.of(sums),
-        "look_s": Measured.of(look_seconds(comm, repetitions)),
+        "sum_s_per_B": Measured.of(fastest(sums, share)),
+        "look_s": Measured.of(fastest(look_seconds(comm, repetitions), share)),
     }
 
 
@@ -169,6 +188,17 @@ def network_of(name: str, found: dict[str, Measured], hosts: list[str]) -> Netwo
     if per_node > 1 and len(set(hosts)) > 1:
         values["uplink_Bps"] = values["bandwidth_Bps"]
     return Network(name, ranks_per_node=per_node, **values)
+
+
+def calibrated(
+    comm: Any, hosts: list[str], repetitions: int, deadline: float, share: float
+) -> Network:
+    """The network of these ranks, which all call it; on rank 0: elsewhere it knows less. `share` as
+    of `messages`."""
+    found = messages(comm, hosts, repetitions, deadline, share=share)
+    words = habits(comm, hosts, found, repetitions, deadline)
+    found |= alone(comm, np.dtype(np.float32), repetitions, share=share)
+    return network_of("calibrated", found, hosts).with_(**words)
 
 
 def quick(comm: Any, hosts: list[str], deadline: float) -> Network:

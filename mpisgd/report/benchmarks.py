@@ -12,8 +12,7 @@ from mpisgd.values.tables import Column
 
 COLUMNS = (
     FILE, ALGORITHM,
-    Column("part", "", "of a benchmark: communication, work, or what of the first is exposed", "",
-           True),
+    Column("part", "", "communication, work, what of the first is exposed, or a step", "", True),
     RANKS,
     Column("bytes", "", "bytes of a rank's message", "", True),
     Column("dtype", "", "type of its elements"),
@@ -34,12 +33,15 @@ COLUMNS = (
     Column("progress", "", "what moves a message on while there is work: poll or thread", "", True),
     Column("polls", "", "looks at it in that time", "", True),
     Column("polls_asked", "", "looks asked for: more than polls where work had no room for them"),
+    Column("round", "", "of a validation, each of which calibrates anew"),
+    Column("simulated_s", "", "what the model says of it", "s", True),
+    Column("error", "+.1%", "(simulated - measured) / measured", "1", True),
     Column("hidden", ".3f", "share of the communication that the work hides", "1", True),
     CLOCK, shown(LAB_RATE),
 )  # fmt: skip
 LABEL = (
     "file", "algorithm", "part", "ranks", "bytes", "dtype", "in_place", "chunks", "progress",
-    "polls_asked",
+    "polls_asked", "round",
 )  # fmt: skip
 """What tells rows apart."""
 
