@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "twice of it [64]")  # fmt: skip
     add("--steps", default="32", metavar="N", help=f"of a run; the first {FIRST} warm up [32]")
     add("--step-time", metavar="TIME", help="pad gradients to this, such as 40ms [they are real]")
-    add("--hidden", default="512,448", metavar="SIZES", help="layers of the mlp [512,448]")
+    add("--hidden", default="512,448", metavar="N,N", help="layers of the mlp [512,448]")
     add("--allreduce", default="halving-doubling", metavar="NAME", help="of training [%(default)s]")
     options.add_arguments(parser, minimum=5, budget="1s", what="of an all-reduce and round")
     parser.set_defaults(benchmark="validate")
