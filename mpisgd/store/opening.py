@@ -59,11 +59,12 @@ def _locked(path: Path) -> h5py.File:
 
 def attributes(path: Path, file: h5py.File) -> dict[str, Any]:
     """The attributes of the root group, each of the schema's type."""
-    if "schema_version" not in file.attrs or "kind" not in file.attrs:
+    attrs = file.attrs  # which opens the root each time
+    if "schema_version" not in attrs or "kind" not in attrs:
         raise ForeignFile(str(path), None, "is an HDF5 file, but no result of mpisgd")
     found: dict[str, Any] = {}
     for attribute in ROOT:
-        value = file.attrs.get(attribute.name)
+        value = attrs.get(attribute.name)
         value = value.item() if isinstance(value, np.generic) else value
         value = value.decode("ascii", "replace") if isinstance(value, bytes) else value
         if type(value) is not attribute.kind:

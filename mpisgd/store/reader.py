@@ -8,8 +8,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from itertools import groupby
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,7 +17,8 @@ import numpy as np
 
 from mpisgd.store import texts
 from mpisgd.store.opening import DamagedFile, attributes, line, opened
-from mpisgd.store.schema import Field, counter, fields
+from mpisgd.store.schema import Field, counted, fields
+from mpisgd.store.schema import group as columns
 from mpisgd.store.target import partial_path
 from mpisgd.store.weights import ARRAYS, COLUMN, Weights, digest_of, restored
 from mpisgd.values.errors import UsageError
@@ -64,13 +64,9 @@ class Run:
                 self.schema_version: int = self.attributes["schema_version"]
                 self._fields = {field.path: field for field in fields(self.kind)}
                 self._groups: dict[str, Any] = {}
-                self._lengths: dict[str, int] = {}  # of datasets: rows, and bytes of each
-                self._widths: dict[str, int] = {}
-                checked = {f.path: self._check(f) for f in self._fields.values()}
-                self._datasets = {
-                    path: found for path, found in checked.items() if found is not None
-                }
-                self._fields = {path: self._fields[path] for path in self._datasets}
+                self._shapes: dict[str, tuple[int, ...]] = {}
+                self._sizes: dict[str, int] = {}  # bytes of an element
+                self._datasets: dict[str, h5py.h5d.DatasetID] = {}
                 self.rows = self._counts()
                 self._check_size()
                 self.config = self._text("config")
@@ -112,9 +108,7 @@ class Run:
     def reported(self) -> np.ndarray:
         """How many steps each rank reported [rank]; a killed run's ranks may differ."""
         with self.guard():
-            return (
-                _values(self._dataset("rows/steps")) if self.kind == "train" else np.zeros(0, int)
-            )
+            return self.column("rows/steps") if self.kind == "train" else np.zeros(0, int)
 
     @cached_property
     def evaluation(self) -> "Table":
@@ -134,7 +128,7 @@ class Run:
     @cached_property
     def restarts(self) -> list[dict[str, Any]]:
         """/restarts, one dict a restart."""
-        if self.kind != "train":
+        if not self.has("restarts/rows"):
             return []
         return [self._parse("restarts/rows", text) for text in self.column("restarts/rows")]
 
@@ -162,7 +156,9 @@ class Run:
         """The valid rows of one dataset, such as "steps/wait_s". Raises DamagedFile."""
         rows = self.rows[path]
         with self.guard():
-            values = _first(self._dataset(path), rows)
+            dataset = self._dataset(path)  # whole, without the slow way of selections, or its head
+            whole = rows >= self._shapes[path][0]
+            values = self._values(path) if whole else h5py.Dataset(dataset)[:rows]
             if len(values) == rows:
                 return values
             padded = np.full((rows, *values.shape[1:]), self._fields[path].fill, values.dtype)
@@ -182,7 +178,7 @@ class Run:
             if attributes(self.path, self._file) != self.attributes:
                 self.damaged("was replaced while it was reported on")
         if path not in self._datasets:
-            self._datasets[path] = self._check(self._fields[path])
+            self._check(self._fields[path])
         return self._datasets[path]
 
     def check(self) -> None:
@@ -197,7 +193,7 @@ class Run:
 
     def has(self, path: str) -> bool:
         """Whether anything was ever reported in this dataset."""
-        return self._lengths.get(path, 0) > 0
+        return self._shapes.get(path, (0,))[0] > 0
 
     def damaged(self, reason: str) -> NoReturn:
         """Raise DamagedFile for this file."""
@@ -213,28 +209,38 @@ class Run:
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
             raise DamagedFile(str(self.path), None, f"is damaged ({line(error)})") from error
 
-    def _check(self, field: Field) -> h5py.h5d.DatasetID | None:
-        """One dataset against the schema: linked within the file, of its type and dimensions. None
-        for a column that is younger than the file."""
+    def _check(self, field: Field) -> bool:
+        """Whether there is this dataset; a column may be younger than the file. DamagedFile for one
+        that is not linked within the file, of its type and dimensions."""
         group = self._group(field)
         if group is None or not self._linked(group, field):
-            return None
+            return False
         here = h5py.h5o.open(group, field.name.encode())
-        if not isinstance(here, h5py.h5d.DatasetID) or _elsewhere(here.get_create_plist()):
+        if not isinstance(here, h5py.h5d.DatasetID):
             self.damaged(f"/{field.path} is not a dataset of this file")
-        dtype, shape = here.dtype, here.shape
-        right = dtype.kind == "S" if field.dtype == "json" else dtype == np.dtype(field.dtype)
-        if not right:
-            self.damaged(f"/{field.path} has type {dtype}, not {field.dtype}")
-        dims = field.dims or ("one",)
+        kind, shape = here.get_type(), here.shape
+        text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
+        if not (text if field.dtype == "json" else kind == _type(field.dtype)):
+            self.damaged(f"/{field.path} has type {here.dtype}, not {field.dtype}")
         fixed = {"rank": self.ranks, "one": 1}
-        if len(shape) != len(dims) or any(
-            fixed.get(dim, length) != length for dim, length in zip(dims, shape, strict=True)
-        ):
+        dims = field.dims or ("one",)
+        if len(shape) != len(dims) or shape != tuple(map(fixed.get, dims, shape)):
             self.damaged(f"/{field.path} has shape {shape}, not {list(dims)}")
-        self._widths[field.path] = dtype.itemsize * math.prod(shape[1:])
-        self._lengths[field.path] = shape[0]
-        return here
+        if shape[0] and _elsewhere(here.get_create_plist()):
+            self.damaged(f"/{field.path} is not a dataset of this file")
+        self._sizes[field.path], self._shapes[field.path] = kind.get_size(), shape
+        self._datasets[field.path] = here
+        return True
+
+    def _values(self, path: str) -> np.ndarray:
+        """All of a dataset."""
+        dataset, dtype = self._dataset(path), self._fields[path].dtype
+        text = dtype == "json"
+        values = np.empty(self._shapes[path], f"S{self._sizes[path]}" if text else dtype)
+        if values.size:
+            native = None if text else _type(dtype)
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values, native)
+        return values
 
     def _group(self, field: Field) -> h5py.h5g.GroupID | None:
         """The group that holds the field: the root, or one of the schema, looked up once; None for
@@ -264,34 +270,38 @@ class Run:
     def _check_size(self) -> None:
         """What all columns together take in memory can be in the file."""
         size = sum(
-            self._widths[path] * max(1, self.rows[path])
-            for path, length in self._lengths.items()
-            if length
+            self._sizes[path] * math.prod(shape[1:]) * max(1, self.rows[path])
+            for path, shape in self._shapes.items()
+            if shape[0]
         )
         likely = max(self._size * LIKELY_EXPANSION, LIKELY_SIZE)
         if size > min(self._size * MOST_EXPANSION + ALLOWANCE, likely):
             self.damaged(f"claims {size} bytes, more than the file can hold")
 
     def _counts(self) -> dict[str, int]:
-        """Path -> the valid rows of each dataset: what its counter says."""
+        """Path -> the valid rows of each dataset: what its counter says. Where that is nothing,
+        none is opened before it is asked for."""
         found: dict[str, int] = {}
-        for counted_by, group in groupby(sorted(self._fields.values(), key=counter), counter):
-            paths = [field.path for field in group]
+        for counted_by, listed in counted(self.kind):
+            counts = self._values(counted_by) if counted_by else np.ones(1, int)
+            if not counts.any():
+                found |= dict.fromkeys((field.path for field in listed), 0)
+                continue
+            paths = [field.path for field in listed if self._check(field)]
             if counted_by:
-                found |= dict.fromkeys(paths, self._count(counted_by, paths))
+                found |= dict.fromkeys(paths, self._count(counted_by, paths, counts))
             else:
-                found |= {path: self._lengths[path] for path in paths}
+                found |= {path: self._shapes[path][0] for path in paths}
         return found
 
-    def _count(self, counted_by: str, paths: Sequence[str]) -> int:
-        counts = _values(self._datasets[counted_by])
+    def _count(self, counted_by: str, paths: Sequence[str], counts: np.ndarray) -> int:
         count = int(counts.max())
-        longest = max(self._lengths[path] for path in paths)
+        longest = max(self._shapes[path][0] for path in paths)
         if count > longest and not self.complete:  # rows may have come since those were opened
             for path in paths:
                 self._datasets[path].refresh()
-                self._lengths[path] = self._datasets[path].shape[0]
-            longest = max(self._lengths[path] for path in paths)
+                self._shapes[path] = self._datasets[path].shape
+            longest = max(self._shapes[path][0] for path in paths)
         if count > longest or counts.min() < 0:
             self.damaged(f"/{counted_by} counts {count} rows of {longest}")
         return count
@@ -313,9 +323,7 @@ class Table(Mapping[str, np.ndarray]):
         self._run = run
         self._group = group
         self._read: dict[str, np.ndarray] = {}
-        self._names = [
-            field.name for field in fields(run.kind) if field.group == group and run.has(field.path)
-        ]
+        self._names = [field.name for field in columns(group) if run.has(field.path)]
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._names:
@@ -331,17 +339,10 @@ class Table(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
-def _first(dataset: h5py.h5d.DatasetID, rows: int) -> np.ndarray:
-    """The first rows; a whole dataset without the slow way of selections."""
-    return h5py.Dataset(dataset)[:rows] if rows < dataset.shape[0] else _values(dataset)
-
-
-def _values(dataset: h5py.h5d.DatasetID) -> np.ndarray:
-    """All of it."""
-    values = np.empty(dataset.shape, dataset.dtype)
-    if values.size:
-        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
-    return values
+@cache
+def _type(dtype: str) -> h5py.h5t.TypeID:
+    """HDF5's own."""
+    return h5py.h5t.py_create(np.dtype(dtype))
 
 
 def _elsewhere(plist: Any) -> bool:

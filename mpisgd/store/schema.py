@@ -6,6 +6,7 @@ docs/result-files.md follow. A new column of /steps is a row here, and what a wo
 
 from collections.abc import Iterable
 from functools import cache
+from itertools import groupby
 from typing import NamedTuple
 
 from mpisgd.values.errors import UsageError
@@ -156,6 +157,7 @@ NAMES = (
 )  # fmt: skip
 
 
+@cache
 def fields(kind: str) -> tuple[Field, ...]:
     """The datasets of a file of this kind."""
     return tuple(field for field in FIELDS if kind in field.kinds)
@@ -184,6 +186,14 @@ def counter(field: Field) -> str:
     if field.group in ("", "rows", "parameters"):
         return ""
     return "rows/" + ("cases" if field.path == "samples/cases" else field.group)
+
+
+@cache
+def counted(kind: str) -> tuple[tuple[str, tuple[Field, ...]], ...]:
+    """The counters of a file of this kind, and the datasets that each counts; first "", and what
+    is not counted, the counters among it."""
+    listed = sorted(fields(kind), key=counter)
+    return tuple((by, tuple(group)) for by, group in groupby(listed, counter))
 
 
 def page() -> str:
