@@ -64,6 +64,7 @@ CHANGES = {
     "pipelined": ("--pipelined",),
     "compute": ("--compute", "flops"),
     "bytes": ("--bytes", "5M"),
+    "wire": ("--wire", "bfloat16"),
     "bucket": ("--bucket", "1M"),
     "progress_share": ("--progress-share", "0.5"),
     "slowdown": ("--slowdown", "0.1"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allreduce.network import PRESETS, Network
-from mpisgd.predict import costs
+from mpisgd.predict import costs, networks, wires
 from mpisgd.values.errors import UsageError
 
 ETH20 = PRESETS["eth20-pcie3"]
@@ -122,3 +122,35 @@ def test_costs_refuse():
     for nbytes in (-1.0, math.inf, math.nan):
         with pytest.raises(UsageError, match="bytes"):
             costs.allreduce_s("tree", 2, nbytes, ETH20)
+
+
+def test_an_average_of_fewer_bytes_takes_what_these_take():
+    how = (64, MESSAGE, ETH20, "ceil", "flat")
+    plain = ETH20.with_(sum_s_per_B=0.0)
+    full, half = (
+        costs.allreduce_s("ring", 64, n, plain, "ceil", "flat") for n in (MESSAGE, MESSAGE / 2)
+    )
+    assert wires.allreduce_s("bfloat16", 0.5, "ring", *how[:2], plain, *how[3:]) == half < full
+    sums = costs.counts("ring", 64).sums * MESSAGE * 1e-9
+    slow = plain.with_(sum_s_per_B=1e-9)  # sums are of the vector, not of the messages
+    taken = wires.allreduce_s("bfloat16", 0.5, "ring", *how[:2], slow, *how[3:])
+    assert taken == pytest.approx(half + sums)
+    gathered = wires.allreduce_s("topk:0.01", 0.02, "ring", *how)
+    link = networks.between(ETH20)
+    assert gathered == pytest.approx(6 * link.latency_s + 63 * 0.02 * MESSAGE / link.bandwidth)
+    twice = wires.allreduce_s("powersgd:4", 0.02, "ring", *how)
+    assert twice == 2 * costs.allreduce_s("ring", 64, 0.01 * MESSAGE, ETH20, "ceil", "flat")
+
+
+def test_what_travels_of_a_network_is_what_a_mean_of_its_parameters_sends():
+    """VGG-16: 13 convolutions and 3 full layers, with biases."""
+    assert wires.share("bfloat16", "vgg16") == 0.5
+    assert wires.share("topk:0.01", "vgg16") == pytest.approx(0.02, rel=1e-6)
+    convolutions = [64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512]
+    inputs = [3, *convolutions]
+    sides = [(n, 9 * m) for n, m in zip(convolutions, inputs, strict=False)]
+    sides += [(4096, 25088), (4096, 4096), (1000, 4096)]
+    biases, values = sum(n for n, _ in sides), sum(4 * (n + m) for n, m in sides)
+    every = sum(n * m for n, m in sides) + biases
+    assert every == 138_357_544
+    assert wires.share("powersgd:4", "vgg16") == pytest.approx((values + biases) / every)

@@ -162,6 +162,7 @@ def heading(asked: study.Study) -> str:
         f"network {network.name}: {asked.topology}, {link.gbps:g} Gbps, latency "
         f"{link.latency_s:g} s, sum {link.sum_s_per_byte:g} s/byte, {_servers(network)}; "
         f"{asked.rounding}",
+        f"averages {'in full' if asked.wire is None else f'by {asked.wire}, coding free'}; "
         f"merge {asked.merge}, xi {asked.xi:g}; progress {conditions.progress:g}, slowdown "
         f"{conditions.slowdown:g}, noise {conditions.noise:g}; buckets of "
         f"{asked.bucket_bytes:g} bytes",

@@ -11,6 +11,7 @@ from mpisgd.algorithms import ALGORITHMS
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.experiment import backends
 from mpisgd.models import HIDDEN
+from mpisgd.training.effective import KEEPING
 from mpisgd.values.errors import UsageError
 from mpisgd.values.schedules import AUTO
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from mpisgd.experiment.experiment import Experiment
 
 MERGING = ("local", "dasgd")  # average models that need not begin alike
-KEEPING = ("dasgd", "streaming-diloco", "easgd")  # ranks keep something of their own at an average
 
 
 def mistakes(e: "Experiment") -> Iterator[UsageError]:

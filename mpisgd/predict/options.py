@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from allreduce.compress import ALLOWED, known
 from allreduce.network import PRESETS, Network, NetworkError
 from mpisgd.predict import calibration, devices, networks
 from mpisgd.predict.costs import ROUNDING
@@ -11,6 +12,7 @@ from mpisgd.predict.paleo import COMPUTE
 from mpisgd.training.effective import MERGES
 from mpisgd.values import quantities
 from mpisgd.values.errors import UsageError
+from mpisgd.values.options import Kind
 
 # Fields of networks that the closed forms do not see.
 NOT_SEEN = {"look_s", "burst_B", "eager_limit_B", calibration.STEP}
@@ -40,6 +42,7 @@ def add_cluster(
     add("--pipelined", action="store_true", help="a layer's memory traffic hides its arithmetic")
     add("--compute", default="paleo", help=f"model of t_p: {' or '.join(COMPUTE)} (paleo)")
     add("--bytes", metavar="SIZE", help="of one all-reduce, as in 102M (default: 4 a parameter)")
+    add("--wire", metavar="FORMAT", help=f"how averages travel (in full): {ALLOWED}")
     add("--bucket", default="25M", metavar="SIZE", help="of minibatch-overlap (25M)")
     return actions
 
@@ -96,12 +99,13 @@ def automatic(place: str, text: str, low: int) -> int | None:
 
 def shared(arguments: argparse.Namespace) -> dict[str, Any]:
     """Arguments of a Study that both commands take from the same options."""
-    nbytes = arguments.bytes
+    nbytes, wire = arguments.bytes, arguments.wire
     return {
         "tau": automatic("--tau", arguments.tau, 1),
         "xi": quantities.number("--xi", arguments.xi, high=1.0),
         "merge": arguments.merge,
         "nbytes": None if nbytes is None else quantities.size("--bytes", nbytes),
+        "wire": None if wire is None else Kind(ALLOWED, known).read("--wire", wire),
         "bucket_bytes": quantities.size("--bucket", arguments.bucket),
         "topology": arguments.topology,
         "rounding": arguments.rounding,

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
+from allreduce.compress import compresses
 from allreduce.network import Network
-from mpisgd.predict import costs, epoch, nets, networks, paleo
+from mpisgd.predict import costs, epoch, nets, networks, paleo, wires
 from mpisgd.predict.devices import Device
-from mpisgd.training.effective import DELAYED, effective_share
+from mpisgd.training.effective import DELAYED, KEEPING, effective_share
 from mpisgd.values.errors import UsageError
 from mpisgd.values.quantities import number, whole
 
@@ -26,7 +27,7 @@ class Study:
 
     batch: samples a worker and step (weak scaling), or of all workers together (strong).
     tau, delay: None takes the delay rule, and tau = d+1. nbytes: bytes of one all-reduce, None
-    for 4 a parameter.
+    for 4 a parameter. wire: how it travels, see allreduce.wire and compress; None: in full.
     """
 
     device: Device
@@ -43,6 +44,7 @@ class Study:
     xi: float = 0.25
     merge: str = "convex"
     nbytes: float | None = None
+    wire: str | None = None
     bucket_bytes: float = 25e6
     topology: str = "leader"
     rounding: str = "ceil"
@@ -66,6 +68,10 @@ class Study:
             epoch.check_delay(self.tau, self.delay or 0)
         elif self.delay is not None:
             whole("--delay", self.delay, low=0)
+        for name in self.algorithms if compresses(self.wire) else ():
+            if name in KEEPING:
+                allowed = f"for averages that all ranks go on from; {name} keeps ranks apart"
+                raise UsageError("--wire", self.wire, allowed)
         for workers in self.workers:
             self.local_batch(workers)
 
@@ -121,9 +127,15 @@ class Case:
     def allreduce_s(self, nbytes: float) -> float:
         """Seconds of an all-reduce of `nbytes`."""
         study = self.study
-        return costs.allreduce_s(
-            self.allreduce, self.workers, nbytes, study.network, study.rounding, study.topology
-        )
+        how = (self.allreduce, self.workers, nbytes, study.network, study.rounding, study.topology)
+        if study.wire is None:
+            return costs.allreduce_s(*how)
+        return wires.allreduce_s(study.wire, self.shared, *how)
+
+    @cached_property
+    def shared(self) -> float:
+        """Of the bytes of an average, those that travel."""
+        return 1.0 if self.study.wire is None else wires.share(self.study.wire, self.net)
 
     @cached_property
     def whole_allreduce_s(self) -> float:
@@ -217,6 +229,7 @@ def assumptions(study: Study) -> dict[str, Any]:
         "server_latency_s": inside.latency_s,
         "bucket_bytes": study.bucket_bytes,
         "samples": study.samples,
+        "wire": study.wire,
         "merge": study.merge,
         "xi": study.xi,
         "progress_share": conditions.progress,
@@ -275,7 +288,7 @@ def epoch_columns(case: Case, algorithm: str) -> dict[str, Any]:
         "noise_s": cost.noise_s,
         "step_s": cost.step_s,
         "round_s": tau * cost.step_s,
-        "round_bytes": study.message_bytes(case.net),
+        "round_bytes": case.shared * study.message_bytes(case.net),
         "effective_share": share,
         "effective_step_s": cost.step_s / share if share else float("inf"),
         "hidden_share": max(0.0, 1 - cost.exposed_s * tau / t_c) if t_c else None,

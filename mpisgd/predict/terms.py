@@ -28,6 +28,7 @@ TERMS = {
     "server_latency_s": "seconds a message inside a server takes beside its bytes",
     "bucket_bytes": "bytes after which minibatch-overlap sends a bucket of gradients",
     "samples": "samples of an epoch",
+    "wire": "how averages travel, if not in full: a format, topk:SHARE or powersgd:RANK",
     "merge": "convex: xi * own + (1 - xi) * mean; delta: own + (mean - own) of the start, loses "
     "no step; overwrite: convex with xi = 0",
     "xi": "share of a rank's own parameters in a convex merge",
@@ -59,8 +60,8 @@ TERMS = {
     "noise_s": "seconds of a step, on average, that wait for slower ranks",
     "step_s": "seconds of one step: compute_s + exposed_s + slowed_s + noise_s",
     "round_s": "seconds from one average to the next: tau * step_s",
-    "round_bytes": "bytes that a round averages: those of the parameters, whatever the algorithm; "
-    "what a rank sends for them is the all-reduce's affair",
+    "round_bytes": "bytes that a round averages: those of the parameters, whatever the algorithm, "
+    "or what --wire leaves of them; what a rank sends for them is the all-reduce's affair",
     "effective_step_s": "seconds of one effective step: step_s / effective_share",
     "hidden_share": "1 - exposed / t_c of a round: the share of communication that is hidden",
     "samples_per_s": "samples all ranks compute in a second",

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 DELAYED = ("dasgd", "streaming-diloco")  # merge averages late, and so lose work
+KEEPING = (*DELAYED, "easgd")  # and in these ranks stay apart
 AVERAGING = (*DELAYED, "local", "post-local", "slowmo", "diloco", "easgd")  # every tau steps
 MERGES = ("convex", "delta", "overwrite")
 
