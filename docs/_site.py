@@ -26,15 +26,14 @@ SECTIONS: dict[str, list[str]] = {
         COMMAND_LINE, PYTHON, "result-files.md", "allreduce.md", "CHANGELOG.md", "CONTRIBUTING.md",
     ],
 }  # fmt: skip
+SHOWN = (".md", ".csv", ".html", ".png", ".svg")  # of results
 LINK = re.compile(r"(?<!!)\]\(([^)\s]+)\)")
 
 
 def outside() -> list[str]:
     """Files of the repository that are shown too, by their paths there."""
     results = (ROOT / "results").rglob("*")
-    shown = [
-        p.relative_to(ROOT).as_posix() for p in results if p.suffix in (".md", ".csv", ".html")
-    ]
+    shown = [p.relative_to(ROOT).as_posix() for p in results if p.suffix in SHOWN]
     pages = ["README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "packaging/README.md"]
     return [*pages, *sorted(shown)]
 
@@ -105,9 +104,11 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for path in outside():
-        text = (ROOT / path).read_text(errors="replace")
-        text = moved(text, path) if path.endswith(".md") else text
-        files.append(File.generated(config, placed(path), content=text))
+        if path.endswith(".md"):
+            text = moved((ROOT / path).read_text(encoding="utf-8"), path)
+            files.append(File.generated(config, placed(path), content=text))
+        else:
+            files.append(File.generated(config, placed(path), abs_src_path=str(ROOT / path)))
     files.append(File.generated(config, COMMAND_LINE, content=command_line()))
     files.append(File.generated(config, PYTHON, content=python_api()))
     return files

@@ -56,6 +56,21 @@ def test_a_link_of_the_repository_is_one_of_the_site():
     )
 
 
+def test_what_pages_of_the_site_link_to_is_in_it():
+    """Pictures, tables and pages alike: a strict build asks for them."""
+    made = site()
+    docs = (CHECKOUT / "docs").rglob("*")
+    there = {*made.outside(), *(page.relative_to(CHECKOUT).as_posix() for page in docs)}
+    missing = [
+        (page, target)
+        for page in sorted(each for each in there if each.endswith(".md"))
+        for target in LINK.findall(FENCE.sub("", (CHECKOUT / page).read_text()))
+        if "://" not in target and not target.startswith(("#", "mailto:"))
+        if os.path.normpath(Path(page).parent / target.partition("#")[0]) not in there
+    ]
+    assert missing == []
+
+
 def test_the_reference_has_every_option(monkeypatch):
     from mpisgd import cli
 
