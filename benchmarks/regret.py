@@ -101,7 +101,7 @@ def _chosen(
         source, _ = auto.read(file) if by == "table" else (network(file), file)
         assert source is not None
         for size in parse_sizes(options.sizes):
-            best = auto.choose(source, file, size, nodes, lambda name: ":" not in name)
+            best = auto.choose(source, file, auto.Load(size), nodes, lambda name: ":" not in name)
             found[by, size] = best.algorithm, best.chunks
             found["default", size] = "butterfly", 1
     return found

@@ -4,6 +4,7 @@ import argparse
 import math
 import time
 import timeit
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,15 @@ def test_overlap_sweeps_polls_and_has_one_row_for_the_thread():
     assert ways == [("poll", 0), ("poll", 4), ("thread", 0)]
     alone = settings("overlap", "--progress", "thread")
     assert {case.progress for case in alone.cases()} == {"thread"}
+
+
+def test_overlap_takes_what_auto_chose_for_each_size_once():
+    chosen = settings("overlap", "--algorithms", "ring,auto", "--sizes", "4,8", "--polls", "0",
+                      "--progress", "poll")  # fmt: skip
+    found = ((4, "ring", 1, "here"), (8, "butterfly", 8, "there"))
+    assert [case[:3] for case in replace(chosen, auto=found).cases()] == [
+        ("ring", 4, 1), ("ring", 8, 1), ("butterfly", 8, 8)
+    ]  # fmt: skip
 
 
 MISTAKES = [

@@ -66,7 +66,6 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("train --optimiser adam", ["--optimiser", "'adam'", "sgd, rmsprop"]),
     ("train --wire int4", ["--wire", "'int4'", "bfloat16, float16, int8"]),
     ("train --wire int8 --allreduce mpi", ["--wire", "int8", "--allreduce mpi", "schedule"]),
-    ("train --wire int8 --allreduce auto", ["--wire", "int8", "named"]),
     ("train --wire int8 --algorithm async", ["--wire", "int8", "async has none"]),
     ("train --wire topk:2", ["--wire", "'topk:2'", "topk:SHARE in (0, 1]"]),
     ("train --wire topk:0.1 --algorithm dasgd", ["--wire", "dasgd keeps ranks apart"]),

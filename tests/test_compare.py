@@ -153,7 +153,7 @@ def test_cases_of_benchmarks_pair_by_their_keys(tmp_path, capsys):
         for launch in range(2):
             path = tmp_path / side / f"{launch}.h5"
             with Writer(path, kind="bench", config={}, environment=MACHINE, ranks=2) as store:
-                for size, seconds in ((8, 1e-6), (4096, 1e-5 * factor)):
+                for size, seconds in ((4096, 1e-5 * factor), (8, 1e-6)):  # as it came
                     case = {"algorithm": "ring", "ranks": 2, "bytes": size}
                     store.case(case, [[seconds, seconds]] * 3)
                 store.complete({})

@@ -17,6 +17,7 @@ from allreduce.testing.loopback import World
 from mpisgd import cli
 from mpisgd.predict import costs, networks
 from mpisgd.submit import estimate, grid
+from mpisgd.training.parameters import Parameters
 from mpisgd.tuning import auto, race
 from mpisgd.tuning.race import Contender, known, surviving
 from mpisgd.tuning.rules import mpich, openmpi
@@ -155,17 +156,49 @@ def test_without_a_table_the_simulator_chooses(name, ranks):
     links = PRESETS[name]
     nodes = links.nodes(ranks)
     for nbytes in (64, 1 << 22):
-        found = auto.choose(links, name, nbytes, nodes, OURS)
+        found = auto.choose(links, name, auto.Load(nbytes), nodes, OURS)
         each = {
             n: simulate(build(n, ranks, nodes), nbytes, links).max()
             for n in ("tree", "double-tree", "butterfly", "halving-doubling", "ring",
                       "hierarchical")
         }  # fmt: skip
         assert each[found.algorithm] == min(each.values())
-    free = auto.choose(PRESETS["ideal"], "ideal", 64, [0] * 4, OURS)
+    free = auto.choose(PRESETS["ideal"], "ideal", auto.Load(64), [0] * 4, OURS)
     assert free.algorithm == "butterfly"  # of equal ones the default
-    wide = auto.choose(PRESETS["ideal"], "ideal", 64, [0] * 1025, lambda n: n in ("ring", "tree"))
+    wide = auto.choose(
+        PRESETS["ideal"], "ideal", auto.Load(64), [0] * 1025, lambda n: n in ("ring", "tree")
+    )
     assert wide.algorithm == "tree"
+
+
+@pytest.mark.parametrize("wire", ["int8", "bfloat16", "topk:0.01", "powersgd:1"])
+def test_the_wire_is_priced(wire):
+    """By the simulator as what travels; by a table at the bytes that do."""
+    from allreduce.compress import priced
+    from allreduce.wire import Wire
+
+    links, nodes = PRESETS["ethernet-10g"], list(range(8))
+    chosen = auto.choose(links, "n", auto.Load(1 << 19, 4, Wire(wire)), nodes, OURS)
+    each = {}
+    for name in ("tree", "butterfly", "halving-doubling", "ring"):
+        schedule, carried = priced(Wire(wire), build(name, 8), 1 << 17, 4)
+        each[name] = simulate(schedule, network=links, **carried._asdict()).max()
+    assert each[chosen.algorithm] == min(each.values())
+    assert chosen.told.endswith(f"524288 B as {wire}")
+    full = auto.choose(links, "n", auto.Load(1 << 19, 4), nodes, OURS)
+    assert full.algorithm == "halving-doubling"
+    near = auto.choose(TABLE, "t", auto.Load(24000, 4, Wire(wire)), [0, 0], OURS)
+    whole = auto.choose(TABLE, "t", auto.Load(24000, 4), [0, 0], OURS)
+    assert (near.algorithm, whole.algorithm) == ("tree" if wire != "bfloat16" else "ring", "ring")
+
+
+@pytest.mark.parametrize("wire", ["int8", "float16"])
+def test_a_run_with_a_wire_is_chosen_for_and_its_delay_is_that_of_what_travels(wire):
+    options = {"allreduce": "auto", "network": "ethernet-10g", "algorithm": "dasgd", "ranks": 4}
+    options |= {"hidden": [512], "steps": 2, "step_time": "5us", "delay": "auto"}
+    coded, full = (mpisgd.run(wire=each, **options).record.config for each in (wire, "float32"))
+    assert f" as {wire}" in coded["allreduce_from"]
+    assert 1 <= coded["delay"] < full["delay"]
 
 
 def test_blocking_calls_carry_only_what_is_waited_for(table):
@@ -174,7 +207,8 @@ def test_blocking_calls_carry_only_what_is_waited_for(table):
 
     def took(**options):
         experiment = Experiment(allreduce="auto", tuning=table, **options).resolved(2, 100)
-        return auto.settled(experiment, 1024, [0, 0], False, lambda: PRESETS["ideal"]).allreduce
+        weights = Parameters({"w": (256,)})
+        return auto.settled(experiment, weights, [0] * 2, False, lambda: None).allreduce
 
     for algorithm in ("minibatch", "local", "slowmo", "diloco", "post-local"):
         assert took(algorithm=algorithm) == "mpi"
@@ -210,6 +244,17 @@ def test_mistakes_are_one_line(table, words, told, capsys, tmp_path):
     assert told in error
     assert error.count("\n") - error.count("note:") == 1
     assert not (tmp_path / "o.h5").exists()
+
+
+def test_a_mistake_in_the_variable_names_it(table, monkeypatch, capsys):
+    for path, told in (("no.toml", "MPISGD_TUNING 'no.toml': No such file"),
+                       ("bad.toml", "MPISGD_TUNING bad.toml: cell: tables")):  # fmt: skip
+        Path("bad.toml").write_text("cell = 3")
+        monkeypatch.setenv("MPISGD_TUNING", path)
+        assert cli.main(["train", "--virtual", "2", "--allreduce", "auto"]) == 2
+        assert told in capsys.readouterr().err
+        assert cli.main(["train", "--virtual", "2", "--allreduce", "auto", "--tuning", "x"]) == 2
+        assert "--tuning 'x': no table" in capsys.readouterr().err
 
 
 # Rules for the libraries

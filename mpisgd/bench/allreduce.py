@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -75,18 +76,13 @@ class Settings:
         """With what `auto` stands for, for each size."""
         if AUTO not in self.algorithms:
             return self
-        source, name = auto.read(self.tuning)
-        if source is None:
-            from mpisgd.predict.links import quick
-
-            source = quick(comm, hosts, self.deadline_s)
-            name = source.name
+        from mpisgd.predict.links import quick
 
         def fits(algorithm: str) -> bool:
             return algorithm in NAMES and carrier(algorithm).host
 
-        chosen = ((size, *auto.choose(source, name, size, nodes, fits)) for size in self.sizes)
-        return replace(self, auto=tuple(chosen))
+        measured = partial(quick, comm, hosts, self.deadline_s)
+        return replace(self, auto=auto.by_size(self.tuning, self.sizes, nodes, fits, measured))
 
     def is_auto(self, case: Case) -> bool:
         return (case.bytes, case.algorithm, case.chunks) in {each[:3] for each in self.auto}

@@ -6,23 +6,26 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from allreduce import measure as timing
-from allreduce.collectives import CARRIERS, carrier
+from allreduce.collectives import CARRIERS, NAMES, carrier
 from allreduce.measure import Rule
 from mpisgd.bench import options, record
 from mpisgd.bench.device import DeviceGemm
 from mpisgd.bench.memory import Memory
 from mpisgd.bench.operations import Vectors, library_of, pending
 from mpisgd.bench.work import Gemm, Sleep, Span, Work, beside
-from mpisgd.mpi import devices
+from mpisgd.mpi import devices, session
+from mpisgd.tuning import auto
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import duration, wholes
+from mpisgd.values.schedules import AUTO
 from mpisgd.worlds.pending import ProgressThread, ThreadedAllreduce
 
 POLLED = tuple(name for name, row in CARRIERS.items() if row.polled)
@@ -31,7 +34,7 @@ WORKS = ("gemm", "sleep")
 PROGRESS = ("poll", "thread")
 DTYPE = np.dtype(np.float32)
 COLUMNS = (
-    "algorithm", "ranks", "bytes", "work", "progress", "polls", "repetitions",
+    "algorithm", "ranks", "bytes", "chunks", "work", "progress", "polls", "repetitions",
     "compute_s", "communication_s", "together_s", "exposed_s",
     tables.Column("hidden", ".3f"),
     tables.Column("osu_overlap_percent", ".1f"),
@@ -43,10 +46,11 @@ DEVICE_COLUMNS = ("memory", tables.Column("device_dilation", ".3f"))
 
 
 class Case(NamedTuple):
-    """One row: an algorithm on a size, and who moves it on."""
+    """One row: an algorithm on a size, and who moves it on. `auto` is known on ranks."""
 
     algorithm: str
     bytes: int
+    chunks: int
     progress: str
     polls: int
 
@@ -68,10 +72,26 @@ class Settings:
     rule: Rule
     seed: int
     deadline_s: float
+    tuning: str | None = None
+    auto: tuple[tuple[int, str, int, str], ...] = ()  # bytes, algorithm, chunks, by what
+
+    def on(self, comm: Any, hosts: list[str], nodes: list[int]) -> "Settings":
+        """With what `auto` stands for, for each size."""
+        if AUTO not in self.algorithms:
+            return self
+        from mpisgd.predict.links import quick
+
+        def fits(algorithm: str) -> bool:
+            return algorithm in NAMES and carrier(algorithm).host and carrier(algorithm).polled
+
+        measured = partial(quick, comm, hosts, self.deadline_s)
+        return replace(self, auto=auto.by_size(self.tuning, self.sizes, nodes, fits, measured))
 
     def check(self, comm: Any) -> None:
         """UsageError for what MPI does not allow, or a device that is not there."""
         devices.module_of(self.backend, self.device)
+        if AUTO in self.algorithms:
+            auto.read(self.tuning)
         library = library_of(comm)
         if "thread" in self.progress and library.Query_thread() < library.THREAD_MULTIPLE:
             allowed = "poll: this MPI library was not started for threads"
@@ -81,15 +101,23 @@ class Settings:
         """In the order of the table; a thread polls as often as it likes."""
         ways = [("poll", polls) for polls in self.polls] if "poll" in self.progress else []
         ways += [("thread", 0)] if "thread" in self.progress else []
-        return [Case(*pair, *way) for pair in product(self.algorithms, self.sizes) for way in ways]
+        named = [
+            (name, size, self.chunks if carrier(name).chunked else 1)
+            for name, size in product(self.algorithms, self.sizes)
+            if name != AUTO
+        ]
+        chosen = [(name, size, chunks) for size, name, chunks, _ in self.auto]
+        return [Case(*each, *way) for each in dict.fromkeys([*named, *chosen]) for way in ways]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `mpisgd bench overlap` alone."""
-    known, default = ", ".join(POLLED), ",".join(DEFAULT)
+    known, default = ", ".join((*POLLED, AUTO)), ",".join(DEFAULT)
     add = parser.add_argument
     add("--algorithms", default=default, metavar="NAMES", help=f"all, or {known} [{default}]")
     add("--sizes", default="64K,1M,4M", metavar="SIZES", help="bytes, as 64K:4M [64K,1M,4M]")
+    add("--tuning", metavar="FILE", help="what the algorithm auto chooses by: a table of tune, or "
+        "a network [MPISGD_TUNING]")  # fmt: skip
     add("--chunks", default="1", metavar="N", help="messages a transfer is cut in [1]")
     add("--work", choices=WORKS, default="gemm", help="a core at work, or idle as beside an "
         "accelerator [gemm]")  # fmt: skip
@@ -115,7 +143,7 @@ def settings(arguments: argparse.Namespace) -> Settings:
     if len(chunks) > 1:
         raise UsageError("--chunks", arguments.chunks, "one number")
     return Settings(
-        options.algorithms(arguments.algorithms, POLLED, POLLED),
+        options.algorithms(arguments.algorithms, (*POLLED, AUTO), POLLED),
         sizes,
         chunks[0],
         arguments.work,
@@ -129,6 +157,7 @@ def settings(arguments: argparse.Namespace) -> Settings:
         options.rule(arguments),
         options.seed(arguments),
         options.deadline(arguments),
+        arguments.tuning,
     )  # fmt: skip
 
 
@@ -137,7 +166,12 @@ def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
     where = record.places(comm, arguments, chosen.deadline_s)
     lies = Memory.of(comm, chosen)
     names, without = lies.possible(comm, chosen.algorithms)
-    chosen = replace(chosen, algorithms=names)
+    chosen = replace(chosen, algorithms=names).on(comm, where.hosts, where.nodes)
+    session.agree_on(comm, "an all-reduce that they chose", repr(chosen.auto), chosen.deadline_s)
+    told = [
+        f"auto takes {name}{f' in {chunks} chunks' if chunks > 1 else ''} ({by})"
+        for _, name, chunks, by in chosen.auto
+    ]
     cases = chosen.cases()
     order = list(cases)
     random.Random(chosen.seed).shuffle(order)  # the same on all ranks
@@ -147,7 +181,7 @@ def measure(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int:
         log = stack.enter_context(
             record.Record(comm, where, arguments, config, len(cases), lies.facts())
         )
-        log.notes([*lies.notes(), *without])
+        log.notes([*lies.notes(), *without, *told])
         thread = stack.enter_context(_Thread(comm)) if "thread" in chosen.progress else None
         bench = _Bench(comm, chosen, where.nodes, thread, lies)
         for case in order:
@@ -229,11 +263,10 @@ class _Bench:
     def _pending(self, case: Case) -> tuple[Any, Any]:
         """The plan, and what starts it and waits for it."""
         threaded = case.progress == "thread"
-        chunks = self.chosen.chunks if carrier(case.algorithm).chunked else 1
         plan = pending(
             self.thread.comm if threaded and self.thread else self.comm, case.algorithm,
             Vectors(self.lies.module, case.bytes // DTYPE.itemsize, DTYPE, in_place=True),
-            chunks=chunks, nodes=self.nodes, deadline=self.chosen.deadline_s,
+            chunks=case.chunks, nodes=self.nodes, deadline=self.chosen.deadline_s,
             cuda_aware=self.lies.awareness.aware,
         )  # fmt: skip
         if threaded and self.thread:

@@ -276,9 +276,9 @@ class MpiWorld:
         one that is measured now."""
         from mpisgd.predict.links import quick
 
-        buffer = build_worker(experiment, dataset, Place(self.rank, self.size)).parameters.buffer
+        parameters = build_worker(experiment, dataset, Place(self.rank, self.size)).parameters
         links = partial(quick, self.comm, self.places.hosts, experiment.deadline_s)
-        return auto.settled(experiment, buffer.nbytes, self.places.nodes, False, links)
+        return auto.settled(experiment, parameters, self.places.nodes, False, links)
 
     @property
     def notes(self) -> list[str]:

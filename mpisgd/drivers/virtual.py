@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from allreduce.compress import priced
 from allreduce.errors import Stalled
 from allreduce.simulate import simulate
 from allreduce.simulate.workload import Workload
@@ -19,7 +20,7 @@ from mpisgd.data import Dataset
 from mpisgd.drivers.job import Job, Outcome
 from mpisgd.drivers.rows import Recording
 from mpisgd.experiment.building import Place, algorithm_run, build_worker
-from mpisgd.experiment.delays import Times, tuned
+from mpisgd.experiment.delays import Times, parameters_wire, tuned
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.virtual_time import (
     VIRTUAL_STEP_S,
@@ -211,19 +212,20 @@ class VirtualWorld:
 
     def chosen(self, experiment: Experiment, dataset: Dataset) -> Experiment:
         """`--allreduce auto` among the schedules: by a file that is named, or on --network."""
-        buffer = build_worker(experiment, dataset, Place(0, self.size)).parameters.buffer
+        parameters = build_worker(experiment, dataset, Place(0, self.size)).parameters
         cluster = virtual_network(experiment)
         nodes = virtual_nodes(experiment, cluster)
-        return auto.settled(experiment, buffer.nbytes, nodes, True, lambda: cluster)
+        return auto.settled(experiment, parameters, nodes, True, lambda: cluster)
 
     def tuned(self, experiment: Experiment, dataset: Dataset) -> Experiment:
         """`--delay auto` from what the simulator says of an all-reduce of these parameters."""
         place, cluster = Place(0, experiment.ranks), virtual_network(experiment)
-        buffer = build_worker(experiment, dataset, place).parameters.buffer
-        schedule = virtual_schedule(experiment, cluster)
-        ends = simulate(
-            schedule, buffer.nbytes, cluster, itemsize=buffer.itemsize, chunks=experiment.chunks
-        )
+        parameters = build_worker(experiment, dataset, place).parameters
+        schedule, carried = priced(
+            parameters_wire(experiment, parameters), virtual_schedule(experiment, cluster),
+            parameters.buffer.size, parameters.buffer.itemsize,
+        )  # fmt: skip
+        ends = simulate(schedule, network=cluster, chunks=experiment.chunks, **carried._asdict())
         step_s = experiment.step_seconds or VIRTUAL_STEP_S
         return tuned(experiment, Times(step_s, float(ends.max())))
 

@@ -47,9 +47,6 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
     if e.wire is not None and not carries.scheduled:
         allowed = f"with a schedule of ours; --allreduce {e.allreduce} sends what it is given"
         yield UsageError("--wire", e.wire, allowed)
-    if e.wire is not None and e.allreduce == AUTO:
-        allowed = f"with an all-reduce that is named: {AUTO} knows messages in full"
-        yield UsageError("--wire", e.wire, allowed)
     if e.wire is not None and e.algorithm in POLICIES:
         allowed = f"for averages; {e.algorithm} has none"
         yield UsageError("--wire", e.wire, allowed)

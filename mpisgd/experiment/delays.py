@@ -9,6 +9,7 @@ import numpy as np
 from allreduce.algorithms import build
 from allreduce.collectives import Maker
 from allreduce.plan import Plan
+from allreduce.wire import Wire
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.mpi import tags
 
@@ -33,6 +34,15 @@ def tuned(experiment: Experiment, times: Times) -> Experiment:
     return replace(experiment, delay=min(delay, tau), tau=tau)
 
 
+def parameters_wire(experiment: Experiment, parameters: Any) -> Wire | None:
+    """How an average of the parameters travels."""
+    if experiment.wire is None:
+        return None
+    low = 0 if parameters.leading else parameters.size  # of the signals, which travel as they are
+    shapes = tuple(parameters.shapes.values())
+    return Wire(experiment.wire, low, low + parameters.extra.size, shapes)
+
+
 def measure(comm: Any, allreduce: Maker, experiment: Experiment, worker: Any) -> Times:
     """On real ranks: medians over REPETITIONS of the slowest rank. `worker` is thrown away."""
     inputs, targets = worker.dataset.batch(worker.sampler.indices(1, worker.rank))
@@ -40,9 +50,12 @@ def measure(comm: Any, allreduce: Maker, experiment: Experiment, worker: Any) ->
     schedule = build("tree", worker.size)
     samples = np.zeros((2, REPETITIONS, worker.size))
     buffer = worker.parameters.like().buffer
+    wire = parameters_wire(experiment, worker.parameters)
+    error = 0 * buffer if experiment.error_feedback else None
+    wired: dict[str, Any] = {} if wire is None else {"wire": wire, "error": error}
     with (
         allreduce(
-            comm, buffer, tag=tags.DELAY_PROBE, chunks=experiment.chunks, deadline=deadline
+            comm, buffer, tag=tags.DELAY_PROBE, chunks=experiment.chunks, deadline=deadline, **wired
         ) as plan,
         Plan(comm, schedule, samples, tag=tags.DELAY_PROBE + 1, deadline=deadline) as exchange,
     ):

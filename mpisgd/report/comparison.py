@@ -16,7 +16,7 @@ from mpisgd.experiment.experiment import Experiment
 from mpisgd.report import accounting, benchmarks
 from mpisgd.report.collect import Named
 from mpisgd.report.notes import machine
-from mpisgd.report.settings import NO_SETTINGS, REPEATED
+from mpisgd.report.settings import NO_SETTINGS, REPEATED, place
 from mpisgd.report.targets import Target, of
 from mpisgd.values.statistics import half_width
 from mpisgd.values.tables import Column
@@ -100,9 +100,12 @@ def machines(groups: Sequence[Group]) -> list[str]:
 
 
 def compare(groups: Sequence[Group], threshold: float, single: bool) -> list[dict[str, Any]]:
-    """A row for each metric of each setting with a partner. `threshold` in percent; `single`:
-    whether one pair, which has no interval, is judged by the threshold alone."""
-    there = [group for group in groups if group.pairs]
+    """A row for each metric of each setting with a partner, by size, then by setting. `threshold`
+    in percent; `single`: whether one pair, which has no interval, is judged by that alone."""
+    there = sorted(
+        (group for group in groups if group.pairs),
+        key=lambda group: place([group.settings.get("bytes"), *group.settings.values()]),
+    )
     labels = _labels([group.settings for group in there])
     return [
         {"settings": label} | row

@@ -26,7 +26,7 @@ from mpisgd.report import (
     views,
 )
 from mpisgd.report.collect import Named
-from mpisgd.report.settings import Group
+from mpisgd.report.settings import Group, place
 from mpisgd.report.tables import Section
 from mpisgd.values import tables
 from mpisgd.values.tables import Column
@@ -89,11 +89,11 @@ def report(
     group: runs that differ by their seed only, or `by` settings other than these, are one, with
     tables of their means beside those of runs. Raises UsageError for a setting that none has.
     """
-    runs = sorted(runs, key=lambda named: _place(_axes(named)))
+    runs = sorted(runs, key=lambda named: place(_axes(named)))
     train = [named for named in runs if named.run.kind == "train"]
     rows = _rows(train, wanted)
     cases = [row for named in runs for row in benchmarks.rows(named)]
-    cases.sort(key=lambda row: _place([row.get(key) for key in benchmarks.LABEL]))
+    cases.sort(key=lambda row: place([row.get(key) for key in benchmarks.LABEL]))
     whole = Section("scaling", "Scaling", ("scaling", "algorithm", "allreduce", "ranks"),
                     scaling.SCALING, scaling.scaling(runs))  # fmt: skip
     listed = [settings.settings(named) for named in train]
@@ -175,16 +175,6 @@ def _axes(named: Named) -> list[Any]:
         config.get("allreduce"), named.run.ranks,
         *(config.get(column.key) for column in accounting.RULE), named.name,
     ]  # fmt: skip
-
-
-def _place(values: Sequence[Any]) -> list[tuple[bool, float, str]]:
-    """A key that sorts what is missing first, numbers as numbers, and texts behind them."""
-    return [
-        (value is not None, float(value), "")
-        if isinstance(value, int | float)
-        else (value is not None, math.inf, str(value))
-        for value in values
-    ]
 
 
 def _section(

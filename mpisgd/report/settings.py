@@ -1,6 +1,7 @@
 """What tells the runs at hand apart: labels made of the settings that vary between them, and groups
 of runs that are one experiment, repeated with other seeds."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -114,3 +115,13 @@ def _word(name: str, value: Any) -> str:
     if name == "ranks":
         return f"{value} rank{'s'[: value != 1]}"
     return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+
+
+def place(values: Sequence[Any]) -> list[tuple[bool, float, str]]:
+    """A key that sorts what is missing first, numbers as numbers, and texts behind them."""
+    return [
+        (value is not None, float(value), "")
+        if isinstance(value, int | float)
+        else (value is not None, math.inf, str(value))
+        for value in values
+    ]
