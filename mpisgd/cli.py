@@ -37,7 +37,10 @@ COMMANDS = {
     ),
     "submit": ("mpisgd.commands.submit", "run a grid of experiments as Slurm jobs, or here"),
     "lab": ("mpisgd.mpi.lab", "run a command on hosts with a network of a chosen rate"),
-    "replay": ("mpisgd.commands.replay", "repeat a run with parameter servers to the same bits"),
+    "replay": (
+        "mpisgd.commands.replay",
+        "repeat a run with servers or partial rounds to the same bits",
+    ),
     "report": ("mpisgd.commands.report", "compare result files"),
     "sweep": ("mpisgd.commands.sweep", "which optimum of a sweep lies on an edge"),
     "export": ("mpisgd.commands.export", "the model that a run has learned, for other programs"),

@@ -28,6 +28,13 @@ TINY = Experiment(
 AVERAGING: dict[str, dict[str, Any]] = {
     "minibatch": {"ema": 0.9, "dtype": "float64"},
     "minibatch-overlap": {"algorithm": "minibatch-overlap", "nesterov": True},
+    "partial": {"algorithm": "minibatch-partial", "straggler": "lognormal:0.5", "momentum": 0.9},
+    "partial-add": {
+        "algorithm": "minibatch-partial",
+        "straggler": "lognormal:0.5",
+        "late": "add",
+        "quorum": 2,
+    },
     "local": {"algorithm": "local", "tau": 3, "optimiser": "rmsprop"},
     "dasgd": {"algorithm": "dasgd", "tau": 4, "delay": 2, "ema": 0.8, "initial": "own"},
     "dasgd-0": {"algorithm": "dasgd", "tau": 3, "delay": 0, "momentum": 0.0},

@@ -15,7 +15,8 @@ from mpisgd.data.device import Resident, Sent, there
 from mpisgd.mpi import devices
 from mpisgd.training.gradient import clip
 from mpisgd.training.report import GRADIENT, LOSS, PARAMETERS, Report
-from mpisgd.worlds.mpi import LOOK_BESIDE, CommunicatorSite, Counters
+from mpisgd.worlds.mpi import LOOK_BESIDE, CommunicatorSite
+from mpisgd.worlds.step import Counters
 
 
 @pytest.fixture(autouse=True)

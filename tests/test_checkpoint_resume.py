@@ -39,7 +39,7 @@ def _fast(monkeypatch):
 
 
 def experiment(name: str, **changes):
-    return replace(TINY, network=SLOW, **AVERAGING[name], **changes)
+    return replace(TINY, **{"network": SLOW, **AVERAGING[name], **changes})
 
 
 @pytest.mark.parametrize("name", AVERAGING)

@@ -11,6 +11,7 @@ def test_no_two_messages_share_a_tag():
     used = [range(number * TAGS_PER_PLAN, (number + 1) * TAGS_PER_PLAN) for number in plans]
     used += [range(first, first + tags.CHUNKS) for first in (tags.PUSHES, tags.REPLIES)]
     used.append(range(tags.SNAPSHOTS, tags.SNAPSHOTS + tags.SNAPSHOTS_COUNT))
+    used.append(range(tags.ROUNDS, tags.ROUNDS + tags.ROUNDS_COUNT))
     single = [tags.NOTICES, tags.VERDICTS, tags.ROWS, tags.UPDATES]
     single += [tag + back for tag in (tags.STATES, tags.WORKERS_STATES) for back in (0, tags.BACK)]
     used += [range(tag, tag + 1) for tag in single]

@@ -145,11 +145,11 @@ class Cluster:
         line.looks, line.seconds, line.worked = iter(looks), seconds, 0.0
         self._work_on(rank, line.now)
 
-    def interrupt(self, rank: int) -> None:
-        """Its computation, if it is at one, ends now; the look that was planned is off."""
+    def interrupt(self, rank: int, at: float = 0.0) -> None:
+        """Its computation, if it is at one, ends now, or `at` a later time; no look is planned."""
         line = self._lines[rank]
         if line.looks is not None:
-            line.now = self.now(rank)
+            line.now = max(self.now(rank), at)
             line.busy = line.busy if self._perfect else line.now
             self._end(rank, line.now, WOKEN)
 

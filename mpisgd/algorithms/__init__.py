@@ -14,6 +14,7 @@ from mpisgd.values.signatures import NEEDED, Option, options
 ALGORITHMS = {
     "minibatch": "mpisgd.algorithms.averaging:minibatch",
     "minibatch-overlap": "mpisgd.algorithms.overlap:overlap",
+    "minibatch-partial": "mpisgd.algorithms.partial:partial",
     "local": "mpisgd.algorithms.averaging:local",
     "dasgd": "mpisgd.algorithms.averaging:dasgd",
     "slowmo": "mpisgd.algorithms.slowmo:slowmo",

@@ -1,7 +1,7 @@
-"""`mpisgd replay`: a recorded run with parameter servers again, serially, to the same bits.
+"""`mpisgd replay`: a recorded run whose bits depend on who came when again, serially, to the same.
 
-The file says which gradient went into which update of which shard, and at which version of each
-shard it was computed. That is all that the order of arrivals decided; the rest follows from the
+Of one with parameter servers the file says which gradient went into which update of which shard,
+and at which version of each shard it was computed. That is all that the order of arrivals decided; the rest follows from the
 experiment. Gradients are summed in order of workers, as the servers did.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mpisgd.commands import replay_rounds
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.values import progress, tables
 from mpisgd.values.errors import UsageError
@@ -40,9 +41,12 @@ def _compared(file: str) -> dict[str, Any]:
 
     with read(file) as result:
         recorded = result.summary.get("parameters_sha256")
-        if not isinstance(recorded, str) or not len(result.updates):
-            raise UsageError(file, None, "no complete run with parameter servers")
+        partial = result.config.get("algorithm") == replay_rounds.ALGORITHM
+        if not isinstance(recorded, str) or not (partial or len(result.updates)):
+            raise UsageError(file, None, "no complete run with parameter servers or partial rounds")
         experiment = experiment_of(result.config, file)
+        if partial:
+            return _rounds(file, result, experiment, recorded)
         pushes = {name: result.updates[name] for name in result.updates}
     replayed = digest(replay(experiment, pushes))
     used = pushes["used"] == 1
@@ -50,6 +54,19 @@ def _compared(file: str) -> dict[str, Any]:
         "file": file, "algorithm": experiment.algorithm, "updates": int(pushes["update"].max()),
         "gradients": int(used.sum()), "recorded": recorded[:16], "replayed": replayed[:16],
         "same": recorded == replayed,
+    }  # fmt: skip
+
+
+def _rounds(file: str, result: Any, experiment: Experiment, recorded: str) -> dict[str, Any]:
+    from mpisgd.training.parameters import digest
+
+    schedule = replay_rounds.schedule_of(result, experiment)
+    steps = {name: result.steps[name] for name in replay_rounds.NEEDED if name in result.steps}
+    replayed = digest(replay_rounds.replay_rounds(experiment, steps, schedule))
+    return {
+        "file": file, "algorithm": experiment.algorithm, "updates": len(steps["gradients"]),
+        "gradients": int(steps["gradients"].sum()), "recorded": recorded[:16],
+        "replayed": replayed[:16], "same": recorded == replayed,
     }  # fmt: skip
 
 

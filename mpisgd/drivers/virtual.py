@@ -41,7 +41,7 @@ from mpisgd.training.worker import NotFinite, Worker
 from mpisgd.tuning import auto
 from mpisgd.values.errors import UsageError
 from mpisgd.values.processes import handle
-from mpisgd.worlds.mpi import Recorder
+from mpisgd.worlds.step import Recorder
 from mpisgd.worlds.virtual import Clock
 
 if TYPE_CHECKING:

@@ -45,6 +45,7 @@ class Experiment:
     xi: float | None = _taken("xi")
     merge: str | None = _taken("merge")
     bucket_bytes: int | None = _taken("bucket_bytes")
+    quorum: int | str | None = _taken("quorum")
     backups: int | None = _taken("backups")
     group: int | None = _taken("group")
     timeout_s: float | None = _taken("timeout_s")
@@ -259,6 +260,8 @@ class Experiment:
         resolved = replace(self, **values, ranks=ranks)
         if self.straggler is not None:
             stragglers.parse(self.straggler).check(resolved.workers)
+        if isinstance(resolved.quorum, int) and resolved.quorum > ranks:
+            raise UsageError("--quorum", resolved.quorum, f"at most the ranks, {ranks}")
         steps_per_epoch = -(-samples // (resolved.step_workers * self.batch))
         if "ramp" in takes and self.ramp is None:
             values["ramp"] = 3 * steps_per_epoch

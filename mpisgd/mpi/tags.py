@@ -15,6 +15,7 @@ CHUNKS = 200
 PUSHES, REPLIES, NOTICES = 31000, 31200, 31400
 SNAPSHOTS, SNAPSHOTS_COUNT = 31500, 400  # shards to be evaluated, a tag a server
 VERDICTS = 31950  # of server 0, where reads are consistent
+ROUNDS, ROUNDS_COUNT = 31960, 2  # that a partial round begins; that a rank has come to it
 ROWS = 32000  # of /steps, to rank 0
 UPDATES = 32001  # of /updates, to rank 0
 STATES, WORKERS_STATES = 32002, 32003  # of checkpoints; the second where a rank is a server as well

@@ -50,7 +50,7 @@ def row(
     sums: np.ndarray, worker: "Worker", config: Mapping[str, Any], time_s: float, step: int
 ) -> dict[str, Any]:
     """One row of /evaluation from the sums over all ranks; `config`: the run's settings."""
-    computed = worker.sampler.samples_until(step)
+    computed = worker.samples_until(step)
     effective = effective_steps(config, step)
     counts = {
         "step": step,

@@ -86,6 +86,8 @@ class GradientWorker:
         if ready is not None:
             ready = self._checking(ready, share)
         yield from self.site.compute(work, len(targets), ready)
+        if self._given_up():
+            return
         self.samples = len(targets)
         if self.report is not None and not getattr(self.site, "abandoned", False):
             self._take_report(self.report)
@@ -94,6 +96,10 @@ class GradientWorker:
         if self.report is None:
             self._note(np.isfinite(self.loss) and (ready is not None or finite(self.gradient.flat)))
             self._shape(share if ready is None else 1.0)
+
+    def _given_up(self) -> bool:
+        """Whether there is no gradient, and nothing is to be told of it."""
+        return False
 
     def _shape(self, share: float) -> None:
         """Clip the gradient, if asked for, and weigh it."""

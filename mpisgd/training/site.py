@@ -5,7 +5,7 @@ generators: in the communicator world they wait and never yield, in the clock wo
 whenever another rank's turn comes.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,11 +37,39 @@ class PendingAllreduce(Protocol):
         """It has arrived, as that says: waiting for it takes no time."""
 
 
+class Interrupts(Protocol):
+    """What may interrupt a computation at its looks."""
+
+    def due(self) -> bool:
+        """Whether it does, by what has come so far."""
+
+    def answer(self) -> Generator[None, None, bool]:
+        """What is done then; whether the computation goes on."""
+
+    def awaited(self) -> str:
+        """Who waits for whom, while it is not due."""
+
+
+class Notices(Protocol):
+    """Numbers that ranks tell known peers: `heard`, the last of each source at the last look."""
+
+    heard: dict[int, int]
+
+    def look(self) -> None:
+        """Take what has come."""
+
+    def tell(self, ranks: Sequence[int], number: int) -> None:
+        """To some of the targets."""
+
+
 class Site(Protocol):
-    """A rank's place in a world."""
+    """A rank's place in a world. `interrupts`: what computations are interrupted by; `abandoned`:
+    whether the last one was given up."""
 
     rank: int
     size: int
+    interrupts: Interrupts | None
+    abandoned: bool
 
     @property
     def asked_to_stop(self) -> bool:
@@ -69,6 +97,12 @@ class Site(Protocol):
 
     def wait(self, pending: PendingAllreduce) -> Steps:
         """Until `pending`, which was started, has arrived."""
+
+    def notices(self, sources: Sequence[int], targets: Sequence[int]) -> Notices:
+        """From and to these ranks; in the same order on every rank, before the first step."""
+
+    def attend(self) -> Steps:
+        """Until `interrupts` are due."""
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:
         """Every rank's value, on every rank."""

@@ -18,6 +18,7 @@ from mpisgd.training.mean import Mean
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.report import PARAMETERS
+from mpisgd.training.rounds import Rounds
 from mpisgd.training.site import Site
 
 Steps = Generator[None, None, None]
@@ -65,6 +66,8 @@ class Worker(GradientWorker):
         self.age: int | None = None  # of the last gradient, in updates, if it may be old
         self.means: list[Mean] = []  # in the order in which they were named
         self.kept: dict[str, np.ndarray] = {}  # what the algorithm carries on, see `keep`
+        self.samples_used: np.ndarray | None = None  # so far, where that is not all
+        self._used_until: dict[int, int] = {}  # by step, where it was evaluated
         self._checked_equal = True  # `equal`, at the last check of the parameters
         self._saved: Mapping[str, Any] = {}  # the state to go on from, until all is named again
 
@@ -95,6 +98,9 @@ class Worker(GradientWorker):
         yield from self.compute(parameters, ready, self.share() if weighted else 1.0)
         self.mean_gradient, self.age = False, age
 
+    def _given_up(self) -> bool:
+        return getattr(self.site, "abandoned", False)
+
     def update(self, gradient: np.ndarray) -> None:
         """One optimiser step with `gradient` (flat)."""
         if self.anchor is not None and self.equal and not self.mean_gradient:
@@ -120,14 +126,13 @@ class Worker(GradientWorker):
         with self.site.updating():
             rule(self.parameters.flat if part is None else part, mean, started, xi)
 
-    def end_step(self) -> Steps:
-        """Record the step; evaluate if it is due. Here nothing but `step` is in a local variable
-        of the algorithm."""
+    def end_step(self, **own: float) -> Steps:
+        """Record the step, `own` columns for those of the worker; evaluate if it is due. Here
+        nothing but `step` is in a local variable of the algorithm."""
         self._check()
         columns = {} if self.age is None else {"staleness": self.age}
-        self.site.end_step(
-            loss=self.loss, samples=self.samples, rate=self.rate(self.step), **columns
-        )
+        told = {"loss": self.loss, "samples": self.samples, "rate": self.rate(self.step)}
+        self.site.end_step(**(told | columns | own))
         if self._evaluates():
             yield from self._evaluate()
         ends = self.step == self.last or self.stopping
@@ -135,6 +140,12 @@ class Worker(GradientWorker):
             yield from self.rest()
         if self.step == self.last or self.stopping:
             yield from self.conclude()
+
+    def pauses(self) -> bool:
+        """Whether more follows on this step than its row, or what evaluations keep."""
+        ends = self.step == self.last or self.stopping
+        rests = self.rests is not None and self.rests.due(self.step)
+        return ends or rests or (self._evaluates() and getattr(self.site, "during", False))
 
     def conclude(self) -> Steps:
         """The evaluation that the end of the run asks for. No checkpoint knows of it: a run that
@@ -233,8 +244,18 @@ class Worker(GradientWorker):
 
     def _evaluate(self) -> Steps:
         self.settle()
+        if self.samples_used is not None:
+            self._used_until[self.step] = int(self.samples_used[0])
         yield from self.site.evaluate(self)
         self.loss_sum, self.loss_samples = 0.0, 0
+
+    def samples_until(self, step: int) -> int:
+        """Samples of all ranks that have entered the parameters at an evaluation after `step`."""
+        return self._used_until.get(step, self.sampler.samples_until(step))
+
+    def rounds(self, quorum: str | int, late: str) -> Rounds:
+        """Averages of gradients without those who are late. Ask once, before the loop."""
+        return Rounds(self, quorum, late)
 
     def mean(
         self,

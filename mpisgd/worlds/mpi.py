@@ -9,8 +9,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from allreduce.arrays import Poll
 from allreduce.collectives import Maker
 from allreduce.plan import Plan
 from allreduce.schedule import Schedule
+from allreduce.waiting import wait_for
 from allreduce.wire import Wire
 from mpisgd.experiment import stragglers
 from mpisgd.models.statistics import pooled, remembered
@@ -26,11 +26,13 @@ from mpisgd.mpi import tags
 from mpisgd.training.evaluation import TRAINING, shard_sums
 from mpisgd.training.mean import CONTROL
 from mpisgd.training.parameters import Parameters
-from mpisgd.training.site import Ready, Work
+from mpisgd.training.site import Interrupts, Ready, Work
 from mpisgd.training.worker import Worker, first_not_finite
 from mpisgd.worlds.copies import Copies, Snapshot, snapshot
 from mpisgd.worlds.marks import Marks
+from mpisgd.worlds.notices import RealNotices
 from mpisgd.worlds.pending import PolledAllreduce, ProgressThread, ThreadedAllreduce
+from mpisgd.worlds.step import Abandoned, Counters, Recorder
 
 LOOK_EVERY = 1e-4  # s between looks while a step is padded
 LOOK_BESIDE = 5e-5  # s between looks while a device computes, at least: 20 a millisecond
@@ -38,39 +40,10 @@ LOOK_BESIDE = 5e-5  # s between looks while a device computes, at least: 20 a mi
 Steps = Generator[None, None, None]
 
 
-class Recorder(Protocol):
-    """Where rows go."""
-
-    def step(self, step: int, columns: dict[str, float]) -> None: ...
-
-    def evaluation(self, worker: Worker, sums: np.ndarray, time_s: float, step: int) -> None: ...
-
-
-@dataclass
-class Counters:
-    """Where a step's time went, in seconds; the names are columns of /steps."""
-
-    compute_s: float = 0.0
-    update_s: float = 0.0
-    poll_s: float = 0.0
-    wait_s: float = 0.0
-    polls: int = 0
-    rested: int = 0  # whether evaluations or a checkpoint came before it, while averages arrived
-    flight_start_s: float = math.nan  # of the averages that arrived in this step, the first start
-    flight_end_s: float = math.nan  # and the last end
-
-    def look(self, seconds: float) -> None:
-        self.poll_s += seconds
-        self.polls += 1
-
-    def pending(self, start_s: float, end_s: float) -> None:
-        """An average has arrived."""
-        self.flight_start_s = float(np.fmin(self.flight_start_s, start_s))
-        self.flight_end_s = float(np.fmax(self.flight_end_s, end_s))
-
-
 class CommunicatorSite:
     """One process's place: clocks, plans in flight, and what it was asked by signals."""
+
+    interrupts: Interrupts | None = None
 
     def __init__(
         self,
@@ -111,6 +84,9 @@ class CommunicatorSite:
         self.evaluated: Parameters | None = None  # the mean that was evaluated last
         self.statistics: dict[str, np.ndarray] = {}  # and what its layers remembered
         self.keep = keep
+        self.abandoned = self._computes = False
+        self._began, self._booked = 0.0, (0.0, 0.0)  # the computation; up to when it is booked
+        self._notices: list[RealNotices] = []
 
     def now(self) -> float:
         """Seconds since the run began, evaluations left out."""
@@ -149,24 +125,36 @@ class CommunicatorSite:
         self._copied_s, self._rested = math.inf, False
 
     def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
-        began, counters = time.perf_counter(), self._counters
-        looking = counters.poll_s
+        step, self._began, self.abandoned = self._step, time.perf_counter(), False
+        self._booked, self._computes = (self._began, self._counters.poll_s), True
         marks = (
             Marks(self.progress)
-            if ready is not None and self.step_timer.stretches(self.rank, self._step)
+            if ready is not None and self.step_timer.stretches(self.rank, step)
             else None
         )
-        done = work(self.progress, ready) if marks is None else work(marks.progress, marks.ready)
-        if done is not None:
-            self._look_until(done)
-        seconds = self.step_timer(self.rank, self._step, time.perf_counter() - began)
-        if math.isinf(seconds):
-            stragglers.die()
-        if marks is not None and ready is not None:
-            self._deliver(marks, ready, began, seconds)
-        self._pad(began + seconds)
-        counters.compute_s += time.perf_counter() - began - (counters.poll_s - looking)
+        try:
+            done = (
+                work(self.progress, ready) if marks is None else work(marks.progress, marks.ready)
+            )
+            if done is not None:
+                self._look_until(done)
+            seconds = self.step_timer(self.rank, step, time.perf_counter() - self._began)
+            if math.isinf(seconds):
+                stragglers.die()
+            if marks is not None and ready is not None:
+                self._deliver(marks, ready, seconds)
+            self._pad(seconds)
+        except Abandoned:
+            self.abandoned = True
+        self._computes = False
+        self._book()
         yield from ()
+
+    def _book(self) -> None:
+        """What was computed since it was booked last is this step's."""
+        began, looking = self._booked
+        counters = self._counters
+        counters.compute_s += time.perf_counter() - began - (counters.poll_s - looking)
 
     @contextmanager
     def updating(self):
@@ -175,11 +163,45 @@ class CommunicatorSite:
         self._counters.update_s += time.perf_counter() - began
 
     def progress(self, share: float = 0.0) -> None:
-        """Look at everything in flight."""
+        """Look at everything in flight, and whether something interrupts."""
         if self._in_flight:
             began = time.perf_counter()
             self._look()
             self._counters.look(time.perf_counter() - began)
+        if self.interrupts is not None and self._computes and share < 1.0:
+            began = time.perf_counter()
+            due = self.interrupts.due()
+            self._counters.look(time.perf_counter() - began)
+            if due:
+                self._interrupt(self.interrupts)
+
+    def _interrupt(self, by: Interrupts) -> None:
+        """Do it here and now; the computation goes on as if the time had stood still."""
+        began, self._computes = time.perf_counter(), False
+        self._book()
+        answer = by.answer()
+        try:
+            while True:
+                next(answer)
+        except StopIteration as end:
+            goes_on = end.value
+        now = time.perf_counter()
+        self._began += now - began
+        self._booked, self._computes = (now, self._counters.poll_s), True
+        if not goes_on:
+            raise Abandoned
+
+    def notices(self, sources: Sequence[int], targets: Sequence[int]) -> RealNotices:
+        tag = tags.ROUNDS + len(self._notices)
+        self._notices.append(RealNotices(self.comm, sources, targets, tag, self.deadline))
+        return self._notices[-1]
+
+    def attend(self) -> Steps:
+        began = time.perf_counter()
+        assert self.interrupts is not None
+        wait_for(self.interrupts.due, self.interrupts.awaited, self.deadline)
+        self._counters.wait_s += time.perf_counter() - began
+        yield from ()
 
     def plan(self, buffer: np.ndarray, wire: Wire | None = None, error: Any = None) -> Any:
         wired = {} if wire is None else {"wire": wire, "error": error}
@@ -313,6 +335,8 @@ class CommunicatorSite:
         self._copies.clear()
         for pending in self._allreduces:
             pending.plan.close()
+        for notices in self._notices:
+            notices.close()
         if self._average is not None:
             self._average.close()
 
@@ -348,9 +372,9 @@ class CommunicatorSite:
         if self._in_flight:
             self._in_flight = [pending for pending in self._in_flight if not pending.landed()]
 
-    def _deliver(self, marks: Marks, ready: Ready, began: float, seconds: float) -> None:
+    def _deliver(self, marks: Marks, ready: Ready, seconds: float) -> None:
         """Say what is ready when it would be in a step that takes `seconds`."""
-        marks.deliver(lambda share: self._pad(began + share * seconds), ready)
+        marks.deliver(lambda share: self._pad(share * seconds), ready)
 
     def _look_until(self, done: Poll) -> None:
         """Look at what is in flight while a device computes, at most once in LOOK_BESIDE."""
@@ -364,8 +388,9 @@ class CommunicatorSite:
             else:
                 os.sched_yield()
 
-    def _pad(self, until: float) -> None:
-        """Stand in for an accelerator at work: sleep, and look now and then."""
-        while (left := until - time.perf_counter()) > 0:
+    def _pad(self, seconds: float) -> None:
+        """Stand in for an accelerator at work for so long in all: sleep, look now and then."""
+        while (left := self._began + seconds - time.perf_counter()) > 0:
             self.progress()
-            time.sleep(min(left, LOOK_EVERY) if self._in_flight else left)
+            looks = self._in_flight or self.interrupts is not None
+            time.sleep(min(left, LOOK_EVERY) if looks else left)

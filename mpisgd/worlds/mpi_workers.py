@@ -18,16 +18,13 @@ from mpisgd.servers.worker import Reads, ServedWorker
 from mpisgd.training.site import Ready, Work
 from mpisgd.worlds.channels import Channel, Notices
 from mpisgd.worlds.marks import Marks
-from mpisgd.worlds.mpi import LOOK_BESIDE, LOOK_EVERY, CommunicatorSite, Counters
+from mpisgd.worlds.mpi import LOOK_BESIDE, LOOK_EVERY, CommunicatorSite
 from mpisgd.worlds.mpi_servers import MpiSite, Part
 from mpisgd.worlds.scheduler import Scheduler
+from mpisgd.worlds.step import Abandoned, Counters
 
 NOTICED = Answer._fields.index("noticed")
 Steps = Generator[None, None, None]
-
-
-class Abandoned(Exception):
-    """Raised inside a computation that is in vain."""
 
 
 class MpiWorkerSite(MpiSite):

@@ -28,10 +28,11 @@ from allreduce.wire import Wire
 from mpisgd.models.statistics import moments, pooled, remembered
 from mpisgd.training.evaluation import TRAINING, shard_sums
 from mpisgd.training.parameters import Parameters
-from mpisgd.training.site import Ready, Work
+from mpisgd.training.site import Interrupts, Ready, Work
 from mpisgd.training.worker import Worker, first_not_finite
 from mpisgd.worlds.marks import Marks
-from mpisgd.worlds.mpi import Counters, Recorder
+from mpisgd.worlds.notices import Interrupted, VirtualNotices
+from mpisgd.worlds.step import Counters, Recorder
 
 Steps = Generator[None, None, None]
 
@@ -181,6 +182,10 @@ class ClockSite:
         self._plans = 0
         self._step, self._step_began = 0, 0.0
         self._counters = Counters()
+        self.interrupts: Interrupts | None = None
+        self.abandoned, self._listens = False, False
+        self.noticed: list[VirtualNotices] = []
+        self._work: Interrupted | None = None
 
     @property
     def asked_to_stop(self) -> bool:
@@ -199,6 +204,9 @@ class ClockSite:
         seconds, began = self.clock.step_time(self.rank, self._step), self.now()
         while isinf(seconds):
             yield  # it has died, and nobody wakes it
+        if self.interrupts is not None:
+            yield from self._interruptible(self.interrupts, seconds, marks.looks)
+            return
         done = 0.0
         for share, looks, lows in marks.pieces():
             piece = [(look - done) * seconds for look in looks]
@@ -211,6 +219,66 @@ class ClockSite:
         self._counters.compute_s += seconds
         self._counters.poll_s += max(0.0, self.now() - began - seconds)  # sums done at looks
         self._counters.polls += len(marks.looks)
+
+    def _interruptible(self, by: Interrupts, seconds: float, shares: Sequence[float]) -> Steps:
+        look_s = 0.0 if self._perfect else self.clock.network.look_s
+        looks = [share * seconds + number * look_s for number, share in enumerate(shares, 1)]
+        work = Interrupted(self, seconds + len(looks) * look_s, looks)
+        self.abandoned, seen, early = False, 0, True
+        while early:
+            began, self._work = self.now(), work
+            work.go_on()
+            if by.due():
+                work.interrupt(began)
+            yield
+            early, self._work = work.stop(), None
+            polls = sum(look <= work.done for look in looks) - seen
+            seen += polls
+            self._counters.polls += polls
+            self._counters.poll_s += polls * look_s
+            self._counters.compute_s += self.now() - began - polls * look_s
+            if early:
+                yield from self._take_notices()
+                if not (yield from by.answer()):
+                    self.abandoned = True
+                    return
+
+    def notices(self, sources: Sequence[int], targets: Sequence[int]) -> VirtualNotices:
+        self.noticed.append(VirtualNotices(self, sources))
+        return self.noticed[-1]
+
+    def hear(self, time: float) -> None:
+        """A notice has come."""
+        if self.interrupts is None or not self.interrupts.due():
+            return
+        if self._listens:
+            self.clock.cluster.wake(self.rank)
+        elif self._work is not None:
+            self._work.interrupt(time)
+
+    def attend(self) -> Steps:
+        began = self.now()
+        assert self.interrupts is not None
+        if not self.interrupts.due():
+            self._listens = True
+            self.clock.cluster.listen(self.rank)
+            yield
+            self._listens = False
+        yield from self._take_notices()
+        self._counters.wait_s += self.now() - began
+
+    def _take_notices(self) -> Steps:
+        """What has come takes time, as any message does, unless an engine takes it."""
+        taken = sum(notices.taken for notices in self.noticed)
+        for notices in self.noticed:
+            notices.taken = 0
+        if taken and self.clock.network.overhead_s and not self._perfect:
+            self.clock.cluster.compute(self.rank, taken * self.clock.network.overhead_s)
+            yield
+
+    @property
+    def _perfect(self) -> bool:
+        return self.clock.network.progress == "perfect"
 
     def updating(self) -> AbstractContextManager[Any]:
         return nullcontext()

@@ -15,7 +15,7 @@ from mpisgd.servers.server import Server
 from mpisgd.servers.worker import Reads
 from mpisgd.training.site import Ready, Work
 from mpisgd.worlds.marks import Marks
-from mpisgd.worlds.mpi import Counters
+from mpisgd.worlds.step import Counters
 
 if TYPE_CHECKING:
     from mpisgd.worlds.virtual_servers import VirtualServers

@@ -33,6 +33,7 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
         "allreduce": "ring",
         "step-time": "1ms",
     },
+    "partial-all": {"algorithm": "minibatch-partial", "quorum": "all", "late": "add"},
     "local-ring": {"algorithm": "local", "tau": 3, "allreduce": "ring", "ema": 0.9},
     "local-rmsprop": {"algorithm": "local", "optimiser": "rmsprop", "allreduce": "tree"},
     "local-own": {"algorithm": "local", "tau": 3, "initial": "own", "optimiser": "lars"},
