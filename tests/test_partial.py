@@ -1,5 +1,6 @@
 """The laws of partial all-reduces (Li et al. 2020, arXiv 1908.04207), on virtual ranks."""
 
+from dataclasses import replace
 from math import floor
 from typing import Any
 
@@ -8,6 +9,9 @@ import pytest
 from virtual_runs import Finished, prepare, virtual
 
 import mpisgd
+from allreduce.algorithms import build
+from mpisgd import cli
+from mpisgd.commands.replay_rounds import replay_rounds
 from mpisgd.data import load
 from mpisgd.experiment.building import algorithm_run
 from mpisgd.experiment.experiment import Experiment
@@ -183,6 +187,45 @@ def options(**more: Any) -> dict[str, Any]:
     named = {"algorithm": "minibatch-partial", "model": "mlp", "hidden": (7,), "data": "digits",
              "batch": 3, "steps": 11, "rate": 0.2, "step_time_s": STEP_S, **UNEVEN}  # fmt: skip
     return named | more
+
+
+REPLAYED: dict[str, dict[str, Any]] = {
+    "drop": {"quorum": "solo", "momentum": 0.9, "nesterov": True},
+    "add": {"quorum": 3, "late": "add", "clip": 0.5, "allreduce": "ring", "weight_decay": 0.01},
+    "wire": {"late": "add", "wire": "int8", "error_feedback": True, "allreduce": "double-tree"},
+    "rmsprop": {"quorum": "solo", "late": "add", "optimiser": "rmsprop", "dtype": "float32"},
+}
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_the_rows_tell_all_that_decides_the_bits(name):
+    """53 samples: batches are uneven, and a late gradient may be of a smaller one."""
+    experiment = replace(PARTIAL, steps=25, network="ethernet-10g", **REPLAYED[name])
+    run = virtual(experiment, 4, dataset=DIGITS, data_samples=53, straggler="lognormal:0.7")
+    rows = {name: column(run, name).astype(int) for name in ("gradients", "staleness")}
+    schedule = build(run.experiment.allreduce, 4)
+    again = replay_rounds(run.experiment, rows, schedule)
+    assert again.tobytes() == run.parameters[0].tobytes()
+    brought = rows["gradients"][20]
+    brought[brought > 0] = 1 - brought[brought > 0] % 2  # others than those that came
+    assert replay_rounds(run.experiment, rows, schedule).tobytes() != again.tobytes()
+
+
+@pytest.mark.parametrize("wrong", [{"gradients": 3}, {"gradients": -1}, {"staleness": 9}])
+def test_rows_that_cannot_be_are_refused(wrong):
+    rows = {"gradients": np.ones((5, 2), int), "staleness": np.zeros((5, 2), int)}
+    for name, value in wrong.items():
+        rows[name][1, 1] = value
+    with pytest.raises(UsageError, match="/steps/gradients: tell of 0, 1 or 2 gradients"):
+        replay_rounds(replace(PARTIAL, ranks=2), rows, build("tree", 2))
+    with pytest.raises(UsageError, match="/steps/gradients: is needed"):
+        replay_rounds(replace(PARTIAL, ranks=2), {}, build("tree", 2))
+
+
+def test_replay_reads_a_file(tmp_path, capsys):
+    mpisgd.run(**options(late="add"), ranks=5, output=tmp_path / "run.h5")
+    assert cli.main(["replay", str(tmp_path / "run.h5"), "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith("True")
 
 
 def test_nothing_is_told_where_nobody_is_late():

@@ -1,8 +1,8 @@
 """`mpisgd replay`: a recorded run whose bits depend on who came when again, serially, to the same.
 
 Of one with parameter servers the file says which gradient went into which update of which shard,
-and at which version of each shard it was computed. That is all that the order of arrivals decided; the rest follows from the
-experiment. Gradients are summed in order of workers, as the servers did.
+and at which version of each shard it was computed. That is all that the order of arrivals decided;
+the rest follows from the experiment. Gradients are summed in order of workers, as the servers did.
 """
 
 import argparse

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mpisgd.store.reader import Run
 
 ALGORITHM = "minibatch-partial"
-NEEDED = ("gradients", "staleness", "samples")
+NEEDED = ("gradients", "staleness")
 
 
 def schedule_of(run: "Run", experiment: Experiment) -> "Schedule":
