@@ -236,6 +236,7 @@ def test_nothing_is_told_where_nobody_is_late():
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"quorum": 5}, "quorum 5: at most the ranks, 4"),
     ({"quorum": 0}, "quorum 0: a whole number >= 1, or solo, or majority, or all"),
+    ({"wire": "topk:0.1"}, "--wire 'topk:0.1': in a format that rounds"),
     ({"late": "keep"}, "late 'keep': one of drop, add"),
     ({"algorithm": "local", "quorum": "solo"}, "quorum 'solo': local has none; minibatch-partial"),
 ]

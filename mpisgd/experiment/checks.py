@@ -81,6 +81,9 @@ def _uncompressible(e: "Experiment") -> Iterator[UsageError]:
     if e.algorithm in KEEPING:
         allowed = f"for averages that all ranks go on from; {e.algorithm} keeps ranks apart"
         yield UsageError("--wire", e.wire, allowed)
+    if e.algorithm == "minibatch-partial":
+        allowed = "in a format that rounds: what one leaves out would come without its gradient"
+        yield UsageError("--wire", e.wire, allowed)
     if e.initial == "own":
         allowed = "with --initial equal: what parameters have moved is sent, from one beginning"
         yield UsageError("--wire", e.wire, allowed)
