@@ -149,7 +149,8 @@ def test_mistakes_are_one_line(tmp_path):
     for path, options, allowed in (
         (tmp_path / "run.txt", {}, r"ends in \.goal .* or \.et"),
         (tmp_path / "run.et", {}, r"run\.1\.et': exists"),
-        (tmp_path / "x.goal", {"algorithm": "async", "lr": 0.1}, "not of servers"),
+        (tmp_path / "x.goal", {"algorithm": "async", "lr": 0.1}, "no servers"),
+        (tmp_path / "x.goal", {"algorithm": "minibatch-partial"}, "none late"),
         (tmp_path / "no" / "x.goal", {}, "there is no folder"),
     ):
         with pytest.raises(UsageError, match=allowed):

@@ -154,7 +154,8 @@ def _checked(
             resumes = saving is not None and saving.resume is not None
             check_target(target.path, target.overwrite, resume=resumes)
         if target.workload is not None:
-            workload.check(target.workload, target.overwrite, world, averages(experiment))
+            fixed = averages(experiment) and experiment.algorithm != "minibatch-partial"
+            workload.check(target.workload, target.overwrite, world, fixed)
         if saving is not None and given.pull not in (None, "answer"):
             raise UsageError("--pull", given.pull, "only answer in a run that is saved")
         experiment = resolve_for(given, dataset, world.size)

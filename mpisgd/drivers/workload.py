@@ -25,7 +25,9 @@ def check(path: str, overwrite: bool, world: "World", averages: bool) -> None:
     if not world.virtual:
         raise UsageError(OPTION, path, "only with --virtual, whose clock knows what ranks do")
     if not averages:
-        raise UsageError(OPTION, path, "only of algorithms that average, not of servers")
+        raise UsageError(
+            OPTION, path, "only where all average in every round: no servers, none late"
+        )
     for file in files(path, world.size):
         check_target(file, overwrite, option=OPTION)
 

@@ -1,6 +1,6 @@
 """Numbers of rounds that ranks tell known peers, in both worlds, and work that they interrupt."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,17 @@ class VirtualNotices:
         self.heard[source] = max(number, self.heard[source])
         self.taken += 1
         self._site.hear(time)
+
+
+def taken(site: "ClockSite") -> Generator[None, None, None]:
+    """The time that what has come takes its rank, as any message does; an engine's takes none."""
+    network = site.clock.network
+    count = sum(notices.taken for notices in site.noticed)
+    for notices in site.noticed:
+        notices.taken = 0
+    if count and network.overhead_s and network.progress != "perfect":
+        site.clock.cluster.compute(site.rank, count * network.overhead_s)
+        yield
 
 
 class Interrupted:

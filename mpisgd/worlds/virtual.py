@@ -31,7 +31,7 @@ from mpisgd.training.parameters import Parameters
 from mpisgd.training.site import Interrupts, Ready, Work
 from mpisgd.training.worker import Worker, first_not_finite
 from mpisgd.worlds.marks import Marks
-from mpisgd.worlds.notices import Interrupted, VirtualNotices
+from mpisgd.worlds.notices import Interrupted, VirtualNotices, taken
 from mpisgd.worlds.step import Counters, Recorder
 
 Steps = Generator[None, None, None]
@@ -221,7 +221,8 @@ class ClockSite:
         self._counters.polls += len(marks.looks)
 
     def _interruptible(self, by: Interrupts, seconds: float, shares: Sequence[float]) -> Steps:
-        look_s = 0.0 if self._perfect else self.clock.network.look_s
+        network = self.clock.network
+        look_s = 0.0 if network.progress == "perfect" else network.look_s
         looks = [share * seconds + number * look_s for number, share in enumerate(shares, 1)]
         work = Interrupted(self, seconds + len(looks) * look_s, looks)
         self.abandoned, seen, early = False, 0, True
@@ -238,7 +239,7 @@ class ClockSite:
             self._counters.poll_s += polls * look_s
             self._counters.compute_s += self.now() - began - polls * look_s
             if early:
-                yield from self._take_notices()
+                yield from taken(self)
                 if not (yield from by.answer()):
                     self.abandoned = True
                     return
@@ -264,21 +265,8 @@ class ClockSite:
             self.clock.cluster.listen(self.rank)
             yield
             self._listens = False
-        yield from self._take_notices()
+        yield from taken(self)
         self._counters.wait_s += self.now() - began
-
-    def _take_notices(self) -> Steps:
-        """What has come takes time, as any message does, unless an engine takes it."""
-        taken = sum(notices.taken for notices in self.noticed)
-        for notices in self.noticed:
-            notices.taken = 0
-        if taken and self.clock.network.overhead_s and not self._perfect:
-            self.clock.cluster.compute(self.rank, taken * self.clock.network.overhead_s)
-            yield
-
-    @property
-    def _perfect(self) -> bool:
-        return self.clock.network.progress == "perfect"
 
     def updating(self) -> AbstractContextManager[Any]:
         return nullcontext()
