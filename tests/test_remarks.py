@@ -39,6 +39,17 @@ def test_single_gradients_at_the_default_rate_are_warned_of(capsys, words, told)
     assert (RATE in capsys.readouterr().err) == told
 
 
+@pytest.mark.parametrize(
+    ("wire", "told"),
+    [("topk:0.34", True), ("topk:0.33", False), ("topk:0.34 --virtual 2", False),
+     ("topk:1 --virtual 1", False), ("topk:0.4 --dtype float64", False), ("powersgd:4", False)],
+)  # fmt: skip
+def test_pairs_that_are_more_bytes_than_all_values_are_told(capsys, wire, told):
+    """(p - 1) 8 K n of a gather are more than 2 (p - 1)/p 4 n of a ring."""
+    assert main([*TRAIN, "--wire", *wire.split()]) == 0
+    assert ("more bytes than a ring" in capsys.readouterr().err) == told
+
+
 @pytest.mark.parametrize(("line", "told"), [("lr = 0.1", False), ("rate = 0.1", False), ("", True)])
 def test_a_rate_in_a_file_is_given_too(tmp_path, capsys, line, told):
     file = tmp_path / "a.toml"

@@ -5,7 +5,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from allreduce import collectives
+from allreduce.compress import INDEX
 from mpisgd.experiment import step_times
 from mpisgd.experiment.arguments import is_given
 from mpisgd.experiment.experiment import Experiment
@@ -24,7 +27,7 @@ def tell_assumptions(
     if rank:
         return
     lines = [*_few_samples(experiment, dataset), *_high_rate(experiment, arguments)]
-    lines += _idle(experiment)
+    lines += [*_idle(experiment), *_heavy_pairs(experiment)]
     if rank is None:
         lines += [*_free_time(experiment), *_calibrated(experiment)]
         unused = () if experiment.step_time_from == experiment.network else (calibration.STEP,)
@@ -62,6 +65,19 @@ def _idle(experiment: Experiment) -> list[str]:
     """It never averages, or throws away what it learns."""
     line = idle(experiment.config())
     return [] if line is None else [line]
+
+
+def _heavy_pairs(experiment: Experiment) -> list[str]:
+    """A gather of pairs in which a rank sends more than in a ring of all values."""
+    name, _, share = (experiment.wire or "").partition(":")
+    ranks, width = experiment.ranks, np.dtype(experiment.dtype).itemsize
+    most = 2 * width / (width + INDEX.itemsize) / ranks
+    if name != "topk" or ranks == 1 or float(share) <= most:
+        return []
+    return [
+        f"--wire {experiment.wire} on {ranks} ranks: pairs of all of them are more bytes than a "
+        f"ring sends in full; fewer below {most:.3g}"
+    ]
 
 
 def _few_samples(experiment: Experiment, dataset: Any) -> list[str]:
