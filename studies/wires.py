@@ -34,6 +34,7 @@ from allreduce.wire import Coder, Wire
 from mpisgd import data
 from mpisgd.data import Dataset
 from mpisgd.mpi.lab import Lab
+from mpisgd.mpi.mpiexec import find
 from mpisgd.store.reader import read
 
 Cell = Mapping[str, Any]
@@ -88,8 +89,7 @@ def use_cells() -> list[Cell]:
 
 
 def coding_cells() -> list[Cell]:
-    return [{"kind": "coding", "wire": wire, "seed": launch}
-            for launch in LAUNCHES for wire in WIRES]  # fmt: skip
+    return [{"kind": "coding", "wire": w, "seed": launch} for launch in LAUNCHES for w in WIRES]
 
 
 def tuning_cells(wire: str) -> list[Cell]:
@@ -195,7 +195,7 @@ def run_lab(cell: Cell, folder: Path) -> dict[str, Any]:
         done = lab.run(line, ranks=2, timeout=120)
         if done.returncode:
             raise RuntimeError(f"exit code {done.returncode}\n{done.stderr}")
-        made = machine(lab.mpiexec)
+        made = machine(find(None))
     with read(path) as run:
         columns = {n: np.asarray(run.steps[n])[LAB_FIRST:] for n in ("step_s", "compute_s")}
     exposed = (columns["step_s"] - columns["compute_s"]).max(axis=1)
