@@ -101,6 +101,7 @@ def flags(options: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in options.items():
         shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        shown += "s" if name.endswith("_s") else ""
         words += [f"--{names[name]}", shown]
     return words
 
