@@ -96,7 +96,7 @@ def test_a_network_that_was_changed_has_a_star_and_a_note(capsys):
 
 def test_no_option_is_left_out_above():
     options = {o for action in parser()._actions for o in action.option_strings} - {"-h", "--help"}
-    assert options == {*CHANGES, "--goal", "--cross", "--overwrite", "--arrival"}
+    assert options == {*CHANGES, "--goal", "--msccl", "--cross", "--overwrite", "--arrival"}
 
 
 def test_every_field_of_a_network_has_an_option():

@@ -17,6 +17,7 @@ from allreduce.network import DUPLEX, PRESETS, PROGRESS, SHARING, Network, netwo
 from allreduce.schedule import Schedule
 from allreduce.simulate import simgrid, simulate
 from allreduce.simulate.goal import goal
+from allreduce.simulate.msccl import msccl
 from allreduce.simulate.program import messages, prepare
 from allreduce.wire import Carried, Wire
 from mpisgd.predict import calibration
@@ -139,7 +140,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cross", metavar="SIMULATOR", help="also play them in SimGrid, and say how far that is "
         f"off: one of {', '.join(CROSS)}")  # fmt: skip
     add("--goal", metavar="FILE", help="also write the schedule as GOAL text for LogGOPSim")
-    add("--overwrite", action="store_true", help="replace an existing --goal")
+    add("--msccl", metavar="FILE", help="also write the schedule as MSCCL XML, for GPUs")
+    add("--overwrite", action="store_true", help="replace an existing --goal or --msccl")
     add("--format", default="table", help=f"one of {', '.join(FORMATS)} (table)")
 
 
@@ -147,14 +149,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Print one row for every algorithm, number of ranks and size. Raises UsageError."""
     if arguments.format not in FORMATS:
         raise UsageError("--format", arguments.format, f"one of {', '.join(FORMATS)}")
-    if arguments.goal is not None:
-        check_not_read(arguments.goal, [arguments.network], "--goal")
-        check_target(arguments.goal, arguments.overwrite, option="--goal")
+    written = {option: path for option in ("--goal", "--msccl")
+               if (path := getattr(arguments, option[2:])) is not None}  # fmt: skip
+    for option, path in written.items():
+        check_not_read(path, [arguments.network], option)
+        check_target(path, arguments.overwrite, option=option)
     try:
         chosen, conditions = _network(arguments), _conditions(arguments)
         cases = list(_cases(arguments, chosen, conditions.arrivals))
-        if arguments.goal and len(cases) > 1:
-            raise UsageError("--goal", arguments.goal, "give one algorithm, rank count and size")
+        for option, path in written.items():
+            if len(cases) > 1:
+                raise UsageError(option, path, "give one algorithm, rank count and size")
         model = _cross(arguments, cases)
         told = progress.over(cases, "simulate", "case")
         rows = [_row(conditions, chosen, schedule, nbytes) for schedule, nbytes in told]
@@ -164,6 +169,8 @@ def run(arguments: argparse.Namespace) -> int:
                 row |= dict(zip(CROSSED, (ends, off), strict=True))
         if arguments.goal:
             _write_goal(arguments.goal, conditions, chosen, *cases[0])
+        if arguments.msccl:
+            save(arguments.msccl, msccl(cases[0][0]).encode("ascii"), "--msccl")
     except AllreduceError as mistake:
         raise UsageError(str(mistake)) from None
     print(render(COLUMNS if model is None else COLUMNS + CROSSED, rows, arguments.format))
