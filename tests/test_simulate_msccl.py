@@ -9,7 +9,7 @@ from test_simulate_command import output, parser
 
 from allreduce.algorithms import ALGORITHMS, build
 from allreduce.errors import AllreduceError
-from allreduce.schedule import refine
+from allreduce.schedule import Schedule, refine, transfers
 from allreduce.simulate.msccl import msccl
 from mpisgd.commands import simulate as command
 from mpisgd.values.errors import UsageError
@@ -144,8 +144,12 @@ def test_no_two_blocks_write_a_chunk_at_once(name):
 
 
 def test_what_the_library_would_not_read_is_refused():
-    with pytest.raises(AllreduceError, match=r"ring: .* steps with one rank: MSCCL reads 256"):
-        msccl(build("ring", 140))
+    often = Schedule(2, 1, (transfers([0], [1]),) * 257).named("often")
+    with pytest.raises(AllreduceError, match="often: 257 steps with one rank: MSCCL reads 256"):
+        msccl(often)
+    ring, _ = read(msccl(build("ring", 8)))  # few steps wait for more than one
+    for blocks in ring.values():
+        assert [s["type"] for *_, steps in blocks for s in steps].count("nop") == 3
 
 
 def test_steps_of_more_chunks_than_it_reads_are_cut():

@@ -86,7 +86,8 @@ class _Gpu:
         key = step.kind == SEND, step.peer
         block = self.blocks.setdefault(key, [])
         number = list(self.blocks).index(key)
-        others = [where for where in waits if where[0] != number]  # its own are over
+        newest = dict(sorted(waits))  # of each block; its own are over
+        others = [where for where in newest.items() if where[0] != number]
         block += [(None, where) for where in others[:-1]]
         block.append((step, others[-1] if others else None))
         return number, len(block) - 1
