@@ -29,7 +29,7 @@ SMALL = {
     "export": "--overwrite --format npz",
     "submit": "--dry-run",
 }
-READ = ("bench", "tune", "calibrate", "doctor", "lab")
+READ = (*sorted(cli.ON_RANKS - {"train"}), "lab")
 # What a line needs that is not here -> why it is only read.
 NEEDS = {
     "--backend cupy": "a device",
