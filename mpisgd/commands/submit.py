@@ -23,6 +23,7 @@ from mpisgd.values.options import whole
 OPTIONS = ("algorithm", "allreduce", "ranks", "batch", "seed")
 BEHIND = ("state", "job", "file")
 INTERRUPTED = 130
+MOST_TASKS = 1000  # of an array: Slurm's MaxArraySize is 1001 unless a site has set it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,18 +33,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--local", action="store_true", help="run here, one after another or --jobs")
     how.add_argument("--scripts", action="store_true", help="write the scripts, submit nothing")
-    how.add_argument("--dry-run", action="store_true", help="print the runs, write nothing")
-    parser.add_argument("--jobs", metavar="N", default="1",
-                        help="of --local: runs at once, as far as there are cores [1]")  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="print the runs, write nothing")
+    parser.add_argument("--array", action="store_true",
+                        help="runs that ask Slurm for the same are one array of jobs")  # fmt: skip
+    parser.add_argument("--jobs", metavar="N", help="runs at once: of --local, as far as there are "
+                        "cores [1]; of each --array [as Slurm likes]")  # fmt: skip
     parser.add_argument("--mpiexec", metavar="PATH", help="for --local [the one beside Python]")
     parser.add_argument("--format", choices=tables.FORMATS, default="table", help="[table]")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what is left of the grid. Exit code 1 if a run failed here, 130 after Ctrl-C."""
-    arguments.jobs = whole(1, 4096).read("--jobs", arguments.jobs)
-    if arguments.jobs > 1 and not arguments.local:
-        raise UsageError("--jobs", arguments.jobs, "only with --local; Slurm has its own limits")
+    if arguments.array and arguments.local:
+        raise UsageError("--array", None, "is of Slurm, not of --local")
+    if arguments.jobs is not None:
+        arguments.jobs = whole(1, 4096).read("--jobs", arguments.jobs)
+    if (arguments.jobs or 1) > 1 and not (arguments.local or arguments.array):
+        allowed = "only with --local or --array; Slurm has its own limits"
+        raise UsageError("--jobs", arguments.jobs, allowed)
     grid = grids.read(arguments.grid)
     folder = Path(arguments.folder or Path("results") / Path(arguments.grid).stem)
     folders.check(folder)
@@ -92,15 +99,32 @@ def _submit(
     for i in left:
         text = script.text(grid.runs[i], grid.settings, folder, grid.path)
         files.write(folder / f"{grid.runs[i].name}.sh", text.encode())
+    batches: dict[Path, list[int]] = {}
+    for some in _alike(grid.runs, left) if arguments.array else [[i] for i in left]:
+        runs = [grid.runs[i] for i in some]
+        name = runs[0].name
+        if len(some) > 1:
+            name, text = script.array(runs, grid.settings, folder, grid.path, arguments.jobs)
+            files.write(folder / f"{name}.sh", text.encode())
+        batches[folder / f"{name}.sh"] = some
     shown: list[Any] = list(found)
     try:
-        for i in [] if arguments.scripts else left:
-            path = folder / f"{grid.runs[i].name}.sh"
-            number = queue.submit(path, path.with_suffix(".job"))
-            shown[i] = Found(State.QUEUED, number, "submitted")
+        for path, some in () if arguments.scripts else batches.items():
+            jobs = queue.submit(path, [folder / f"{grid.runs[i].name}.job" for i in some])
+            for i, number in zip(some, jobs, strict=True):
+                shown[i] = Found(State.QUEUED, number, "submitted")
     finally:
         _print(grid, shown, folder, arguments)
     return 0
+
+
+def _alike(runs: Sequence[GridRun], left: Sequence[int]) -> list[list[int]]:
+    """Those that ask for the same, at most MOST_TASKS together."""
+    by_tasks: dict[int, list[int]] = {}
+    for i in left:
+        by_tasks.setdefault(runs[i].tasks, []).append(i)
+    return [some[at : at + MOST_TASKS] for some in by_tasks.values()
+            for at in range(0, len(some), MOST_TASKS)]  # fmt: skip
 
 
 def _execute(
@@ -111,7 +135,7 @@ def _execute(
     failed = 0
     shown = list(found)
     runs = [grid.runs[i] for i in left]
-    ended = local.each(runs, folder, launcher, *_at_once(arguments.jobs, runs))
+    ended = local.each(runs, folder, launcher, *_at_once(arguments.jobs or 1, runs))
     for place, reason in progress.over(ended, "submit", "run", len(left)):
         i = left[place]
         if reason is None:
@@ -143,7 +167,7 @@ def _search(base: grids.Grid, folder: Path, launcher: Any, arguments: argparse.N
         left = [run for run in runs if search.score(run, base.search, folder) is None]
         if not left:
             break
-        ended = local.each(left, folder, launcher, *_at_once(arguments.jobs, left))
+        ended = local.each(left, folder, launcher, *_at_once(arguments.jobs or 1, left))
         for place, reason in progress.over(ended, "submit", "run", len(left)):
             if reason and search.score(left[place], base.search, folder) is None:
                 raise UsageError(left[place].name, None, reason)
@@ -170,7 +194,8 @@ def _at_once(jobs: int, runs: Sequence[GridRun]) -> tuple[int, int]:
 def _print(
     grid: grids.Grid, found: list[Found], folder: Path, arguments: argparse.Namespace
 ) -> None:
-    """The table of all runs: `file` is the result where there is one, else script or log."""
+    """The table of all runs: `file` is the result where there is one or will be, else
+    script or log."""
     rows = []
     settled = [_shown(run) for run in grid.runs]
     columns: list[Any] = ["run", *OPTIONS, *_varied(grid.runs), *BEHIND]
@@ -184,7 +209,7 @@ def _print(
         print(f"mpisgd submit: no estimate of the cost: {reason}", file=sys.stderr)
     for i, (run, each) in enumerate(zip(grid.runs, found, strict=True)):
         ending = "log" if arguments.local else "sh"
-        if each.state == State.FINISHED:
+        if each.state == State.FINISHED or arguments.dry_run:
             ending = "h5"
         rows.append(
             {

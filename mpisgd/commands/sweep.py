@@ -1,6 +1,8 @@
 """`mpisgd sweep`: where the best setting of a sweep lies, and the grid that would settle it."""
 
 import argparse
+import os
+import shlex
 import sys
 
 from mpisgd.store.lock import save
@@ -32,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     named, problems = collect(find(arguments.files))
     for problem in problems:
         print(f"mpisgd sweep: {problem}", file=sys.stderr)
+    if problems and not named:
+        return 2
     found = sweeps(named, arguments.by)
     if not found:
         allowed = f"{len(named)} runs vary no number of an algorithm, or have no {arguments.by}"
@@ -47,7 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
         text = further(found, arguments.by)
         if text:
             save(arguments.grid, text.encode(), "--grid")
-            told = f"wrote {arguments.grid}; mpisgd submit {arguments.grid} --dry-run"
+            words = ["mpisgd", "submit", arguments.grid, "--dry-run"]
+            if len(arguments.files) == 1 and os.path.isdir(arguments.files[0]):
+                words[3:3] = ["--folder", arguments.files[0]]  # beside those that it goes on from
+            told = f"wrote {arguments.grid}; {shlex.join(words)}"
         else:
             told = "no grid: nothing that may be tried lies beyond"
         print(f"mpisgd sweep: {told}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """The folder of a grid: which of its runs are finished, in the queue, begun or new."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -13,6 +14,8 @@ from mpisgd.store.target import partial_path
 from mpisgd.submit import queue
 from mpisgd.submit.runs import GridRun
 from mpisgd.values.errors import UsageError
+
+JOB = re.compile(r"\d+(_\d+)?", re.ASCII)  # of an array NUMBER_TASK
 
 
 class State(StrEnum):
@@ -76,14 +79,15 @@ def look(runs: Sequence[GridRun], folder: Path) -> list[Found]:
     that might be of use), and when Slurm does not answer for a job that is on record.
     """
     finished = [finished_in(run, folder) for run in runs]
-    numbers = [None if done else _number(folder / f"{run.name}.job") for run, done in
-               zip(runs, finished, strict=True)]  # fmt: skip
-    queued = queue.states() if any(numbers) else {}
+    jobs = [None if done else _job(folder / f"{run.name}.job", run.name) for run, done in
+            zip(runs, finished, strict=True)]  # fmt: skip
+    queued = queue.states() if any(jobs) else {}
     found = []
-    for run, done, number in zip(runs, finished, numbers, strict=True):
-        slurm_state = queued.get((number or "", run.name))
+    for run, done, job in zip(runs, finished, jobs, strict=True):
+        number, called = job or (None, run.name)
+        slurm_state = queued.get((number or "", called))
         if number == queue.SENT:
-            states = (state for (_, name), state in queued.items() if name == run.name)
+            states = (state for (_, name), state in queued.items() if name == called)
             slurm_state, number = next(states, queue.SENT), None
         if done:
             found.append(Found(State.FINISHED))
@@ -113,12 +117,13 @@ def finished_in(run: GridRun, folder: Path) -> bool:
     return True
 
 
-def _number(record: Path) -> str | None:
-    """The number of a job on record."""
+def _job(record: Path, run: str) -> tuple[str, str] | None:
+    """The number and the name of the job on record for a run: its own name, or an array's."""
     try:
-        number = files.text(record).strip()
+        number, _, name = files.text(record).strip().partition(" ")
     except files.Unreadable as error:
         if not os.path.lexists(record):
             return None
         raise UsageError(str(record), None, f"can't be read: {error}") from None
-    return number if number == queue.SENT or (number.isascii() and number.isdigit()) else None
+    known = number == queue.SENT or JOB.fullmatch(number)
+    return (number, name or run) if known else None

@@ -30,36 +30,43 @@ def check() -> None:
 
 
 def states() -> dict[tuple[str, str], str]:
-    """(number, name) -> state, such as "pending", of all jobs of this user in the queue.
+    """(number, name) -> state, such as "pending", of all jobs of this user in the queue; of an
+    array each task, whose number is NUMBER_TASK.
 
     UsageError when Slurm does not answer.
     """
-    printed = _ask(["squeue", "--me", "--noheader", "--format=%A %T %j"])
+    printed = _ask(["squeue", "--me", "--noheader", "--array", "--format=%i %T %j"])
     jobs = (line.split(None, 2) for line in printed.splitlines())
     return {(job[0], job[2]): job[1].lower() for job in jobs if len(job) == 3}
 
 
-def submit(script: Path, record: Path) -> str:
-    """The number of the new job of `script`, written to `record` before a signal can come between.
+def submit(script: Path, records: Sequence[Path]) -> list[str]:
+    """The numbers of the new jobs of `script`, written to `records` before a signal can come
+    between: of several, which are an array, with its name, which is the script's.
 
-    Until Slurm has answered, the record says that it was sent, and so it stays if nobody knows what
+    Until Slurm has answered, a record says that it was sent, and so it stays if nobody knows what
     became of it: a job is never sent twice. UsageError with sbatch's words when it refuses.
     """
+    name = f" {script.stem}" if len(records) > 1 else ""
     with _deferred():
-        files.write(record, f"{SENT}\n".encode())
+        for record in records:
+            files.write(record, f"{SENT}{name}\n".encode())
         try:
             printed = _ask(["sbatch", "--parsable", os.path.abspath(script)])
         except Refused:
-            record.unlink()
+            for record in records:
+                record.unlink()
             raise
         numbers = NUMBER.findall(printed)
         if not numbers:  # banners of a site may stand around it
             allowed = (
-                f"printed no number of a job; see squeue, and delete {record} to send it again"
+                f"printed no number of a job; see squeue, and delete {records[0]} to send it again"
             )
             raise UsageError("sbatch", " ".join(printed.split())[:200], allowed)
-        files.write(record, f"{numbers[-1]}\n".encode())
-    return numbers[-1]
+        jobs = [f"{numbers[-1]}_{task}" if name else numbers[-1] for task in range(len(records))]
+        for job, record in zip(jobs, records, strict=True):
+            files.write(record, f"{job}{name}\n".encode())
+    return jobs
 
 
 @contextmanager

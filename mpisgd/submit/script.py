@@ -1,5 +1,6 @@
 """The batch script of one run: text, so that it can be read, kept and submitted by hand."""
 
+import hashlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -47,6 +48,18 @@ if [ -n "$warned" ] && [ "$code" -ne 0 ]; then
 fi
 exit "$code"
 """
+ARRAY = """\
+#!/bin/bash
+# {count} runs of {source}, which ask for the same, written by mpisgd submit --array.
+# Submit it from the folder that its paths start from, where `mpisgd submit` ran.
+{directives}
+
+# Each task of the array is one of their scripts.
+runs=(
+{runs}
+)
+exec bash "${{runs[$SLURM_ARRAY_TASK_ID]}}"
+"""
 BY_SLURM = "On TERM (scancel) Slurm tells the ranks itself, and this shell only waits for them."
 BY_SHELL = """\
 On TERM (scancel) they are told as well, at once: Slurm ends them KillWait
@@ -84,14 +97,32 @@ def text(run: GridRun, settings: Settings, folder: Path, source: str) -> str:
     )
 
 
-def directives(run: GridRun, settings: Settings, folder: Path) -> list[str]:
-    """The options of sbatch, as they stand behind `#SBATCH`."""
+def array(
+    runs: Sequence[GridRun], settings: Settings, folder: Path, source: str, most: int | None
+) -> tuple[str, str]:
+    """Name and text of a script that runs the scripts of `runs`, which take equally many tasks, as
+    one array of jobs; at most `most` of them at once."""
+    digest = hashlib.sha256("\n".join(run.name for run in runs).encode()).hexdigest()[:8]
+    name = f"array-{runs[0].tasks}tasks-{digest}"
+    asked = directives(runs[0], settings, folder, name)
+    asked.insert(0, f"--array=0-{len(runs) - 1}" + (f"%{most}" if most else ""))
+    return name, ARRAY.format(
+        count=len(runs),
+        source=_shown(source),
+        directives="\n".join(f"#SBATCH {d}" for d in asked),
+        runs="\n".join(shlex.quote(str(folder / f"{run.name}.sh")) for run in runs),
+    )
+
+
+def directives(run: GridRun, settings: Settings, folder: Path, array: str = "") -> list[str]:
+    """The options of sbatch, as they stand behind `#SBATCH`, of a run or an array of its like."""
     nodes, most = settings.shape(run.tasks)
     by_srun = settings.launcher != "mpiexec"
     # A percent sign is sbatch's own in the names of logs, where %j is the number of the job.
-    log = str(folder).replace("%", "%%") + f"/{run.name}.%j.out"
+    log = f"{array}.%A_%a.out" if array else f"{run.name}.%j.out"
+    log = str(folder).replace("%", "%%") + f"/{log}"
     asked = {
-        "job-name": run.name,
+        "job-name": array or run.name,
         "output": log,
         "open-mode": "append",
         "account": settings.account,

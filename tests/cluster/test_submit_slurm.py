@@ -50,10 +50,10 @@ class Submitting:
         text = GRID.format(launcher=launcher, options=options, scripts=scripts)
         Path("g.toml").write_text(text)
 
-    def __call__(self) -> list[dict[str, str]]:
+    def __call__(self, *more: str) -> list[dict[str, str]]:
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)
-        words = ["g.toml", "--folder", HOSTILE, "--format", "json"]
+        words = ["g.toml", "--folder", HOSTILE, "--format", "json", *more]
         assert command.run(parser.parse_args(words)) == 0
         return json.loads(self.capsys.readouterr().out)
 
@@ -73,7 +73,8 @@ class Submitting:
         return partial
 
     def log(self, row: dict[str, str]) -> str:
-        return Path(HOSTILE, f"{row['run']}.{row['job']}.out").read_text()
+        (path,) = Path(HOSTILE).glob(f"*.{row['job']}.out")
+        return path.read_text()
 
 
 @pytest.fixture
@@ -125,6 +126,27 @@ def test_a_job_out_of_time_stops_goes_back_into_the_queue_and_finishes(submit, s
         assert set(run.reported) == {400}
     assert not partial.exists()
     assert submit.log(row).count("stopped by a signal") == 1, "a log goes on where it was"
+
+
+def test_tasks_of_an_array_finish_a_few_at_once_and_one_out_of_time_comes_back(submit, slurm):
+    submit.write("mpiexec", 'steps = 400\nstep-time = "10ms"\nseed = [0, 1, 2]')
+    rows = submit("--array", "--jobs", "2")
+    array = rows[0]["job"].partition("_")[0]
+    assert [row["job"] for row in rows] == [f"{array}_{task}" for task in range(3)]
+    submit.begun(rows[0])
+    assert slurm.field(rows[2]["job"], "JobState") == "PENDING"
+    slurm.run("scancel", "--batch", "--signal=USR1", rows[0]["job"])
+    slurm.until(lambda: slurm.field(rows[0]["job"], "Restarts") == "1", 60)
+    again = submit("--array")
+    assert [row["job"] for row in again if row["job"]] == [
+        row["job"] for row, now in zip(rows, again, strict=True) if now["job"]
+    ], "none is sent twice"
+    for row in rows:
+        assert slurm.wait(row["job"]) == "COMPLETED", submit.log(row)
+    for row in submit("--array"):
+        assert (row["state"], row["job"]) == ("finished", None)
+        with read(row["file"]) as run:
+            assert set(run.reported) == {400}
 
 
 def test_a_cancelled_job_leaves_what_it_has_and_may_be_submitted_again(submit, slurm):
