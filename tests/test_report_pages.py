@@ -134,7 +134,7 @@ def test_the_page_begins_with_what_the_reader_came_for(tmp_path):
     assert lines[1].startswith("Fastest to accuracy 0.75 (wall seconds): local, 4 s; next dasgd")
     assert lines[2].startswith("Most accurate (wall runs): ")
     text = page(made)
-    places = [text.index(part) for part in (*lines[:1], "<h2>Figures", "<h2>Training runs")]
+    places = [text.index(part) for part in (*lines[:1], "<h2>Training runs", "<h2>Figures", "<h2>Time to targets")]
     assert places == sorted(places)
 
 
@@ -355,10 +355,14 @@ const sorted = d => {{ const head = [...d.querySelectorAll('th')].find(h => h.te
 const kept = d => {{ const input = d.querySelector('input[type=search]'), table =
   d.querySelector('table'); input.value = 'virtual'; input.dispatchEvent(new Event('input'));
   return [...table.tBodies[0].rows].filter(r => !r.hidden).length; }};
+const seen = d => name => {{ const cell = [...d.querySelectorAll('th')].find(h =>
+  h.textContent === name).getBoundingClientRect();
+  return cell.right > d.documentElement.clientWidth ? Infinity : cell.bottom; }};
 const measured = f => {{ const d = f.contentDocument, images = [...d.images]; return {{
   wide: d.documentElement.scrollWidth, broken: images.filter(i => !i.naturalWidth).length,
   narrowest: Math.min(...images.map(i => i.clientWidth)), cells: d.querySelectorAll('td').length,
-  ranks: sorted(d), kept: kept(d)
+  needed: Math.max(...['accuracy', 'effective_step_s'].map(seen(d))), ranks: sorted(d),
+  kept: kept(d)
 }} }};
 onload = () => document.getElementById('out').textContent =
   JSON.stringify([...document.querySelectorAll('iframe')].map(measured));
@@ -382,3 +386,4 @@ def test_a_real_browser_shows_the_page_at_phone_and_desk_width(tmp_path, text):
         assert measured["cells"] > 20
         assert measured["ranks"] == sorted(measured["ranks"])  # by a click
         assert measured["kept"] == 1  # of the rows of runs, by a word
+    assert desk["needed"] < 900  # accuracy and seconds are on the first screen

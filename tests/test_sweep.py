@@ -1,6 +1,7 @@
 """Where the best of a sweep lies, and what a further grid tries."""
 
 import json
+import shlex
 import tomllib
 
 import pytest
@@ -53,7 +54,8 @@ def test_the_further_grid_is_one_and_goes_beyond(tmp_path, capsys):
             ended(tmp_path / f"{rate}-{seed}.h5", number / 10, rate=rate, seed=seed)
     target = tmp_path / "more.toml"
     _, said = swept(capsys, tmp_path, "--grid", str(target))
-    assert f"wrote {target}" in said
+    again = shlex.join(["mpisgd", "submit", str(target), "--folder", str(tmp_path), "--dry-run"])
+    assert f"wrote {target}; {again}" in said
     runs = read_grid(str(target)).runs
     told = [(r.experiment.rate, r.experiment.seed, r.virtual, r.experiment.tau) for r in runs]
     assert told == [(0.4, 3, True, 4), (0.4, 4, True, 4), (0.8, 3, True, 4), (0.8, 4, True, 4)]
@@ -139,3 +141,10 @@ def test_nothing_varied_is_a_mistake(tmp_path, capsys):
     assert "1 runs vary no number of an algorithm" in capsys.readouterr().err
     assert main(["sweep", path, "--grid", str(tmp_path / "no" / "g.toml")]) == 2
     assert "--grid" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_result_is_one_line(tmp_path, capsys):
+    (tmp_path / "a.h5").write_text("hello")
+    assert main(["sweep", str(tmp_path / "a.h5")]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)

@@ -74,7 +74,9 @@ def _figure(groups: Sequence[Group], x: str, below: str, what: str) -> Any:
             xs, ys, half = curve(group, x, measure)
             axes.plot(xs, ys, label=name, **look)
             if len(group.runs) > 1:
-                axes.fill_between(xs, ys - half, ys + half, color=look["color"], alpha=0.2, lw=0)
+                # What cannot be is no part of a band, and would squeeze the curves.
+                low, high = np.clip([ys - half, ys + half], 0, 1 if measure == "accuracy" else None)
+                axes.fill_between(xs, low, high, color=look["color"], alpha=0.2, lw=0)
     figure.supxlabel(below, fontsize="small")
     figure.supylabel(f"test {measure}, averaged model", fontsize="small")
     return legend(figure)
