@@ -134,7 +134,10 @@ def test_the_page_begins_with_what_the_reader_came_for(tmp_path):
     assert lines[1].startswith("Fastest to accuracy 0.75 (wall seconds): local, 4 s; next dasgd")
     assert lines[2].startswith("Most accurate (wall runs): ")
     text = page(made)
-    places = [text.index(part) for part in (*lines[:1], "<h2>Training runs", "<h2>Figures", "<h2>Time to targets")]
+    places = [
+        text.index(part)
+        for part in (*lines[:1], "<h2>Training runs", "<h2>Figures", "<h2>Time to targets")
+    ]
     assert places == sorted(places)
 
 
