@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mpisgd.algorithms.options import Stale, StalenessRate
-from mpisgd.values.options import duration, whole
+from mpisgd.values.options import duration, number, or_word, whole
+
+PATIENCE = 4.0  # median absolute deviations; of normal times, 2.7 standard ones
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class Policy:
     group: gradients an update waits for; step: used gradients that count as one step, so that
     equally many samples make equally many steps; stale: whether gradients of older versions are
     used, or dropped; timeout_s: seconds after its first gradient when an update waits no longer;
+    patience: the same from what was observed, see servers.patience;
     by_staleness: whether a gradient counts 1 / max(1, staleness); abandon: whether workers are
     told at once that what they compute is out of date.
     """
@@ -26,6 +29,7 @@ class Policy:
     step: int
     stale: bool = False
     timeout_s: float | None = None
+    patience: float | None = None
     by_staleness: bool = False
     abandon: bool = False
 
@@ -64,9 +68,21 @@ def softsync(
 
 def timeout(
     workers: int,
-    timeout_s: Annotated[float, duration(), "from its first gradient to the update [1 s]"] = 1.0,
+    timeout_s: Annotated[
+        float | str,
+        or_word(duration(), "auto"),
+        "from its first gradient to the update; auto: by what was observed [1 s]",
+    ] = 1.0,
+    patience: Annotated[
+        float | None,
+        number(0),
+        "median absolute deviations that one may be late with --timeout auto [4]",
+    ] = None,
     stale: Stale = "finish",
 ) -> Policy:
     """All N gradients of this version, or those that came within a time of the first (Section 5 of
     the paper leaves it to the future). The mean is over those that came."""
-    return Policy(workers, workers, timeout_s=timeout_s, abandon=stale == "abandon")
+    if timeout_s != "auto":
+        return Policy(workers, workers, timeout_s=float(timeout_s), abandon=stale == "abandon")
+    observed = PATIENCE if patience is None else patience
+    return Policy(workers, workers, patience=observed, abandon=stale == "abandon")

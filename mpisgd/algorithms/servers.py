@@ -53,8 +53,8 @@ def collect(server: "Server", policy: Policy) -> Generator[None, None, list["Pus
             return batch if server.going else []
         if policy.stale or push.version == server.version:
             batch.append(push)
-            if policy.timeout_s is not None and until is None:
-                until = push.arrived_s + policy.timeout_s
+            if until is None:
+                until = server.patience.until(push)
         else:
             server.reply(push, used=False)
     return batch

@@ -1,6 +1,7 @@
 """A whole run of virtual ranks in this process: the same generators, driven in virtual time."""
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from mpisgd.drivers.rows import Recording
 from mpisgd.experiment.building import Place, algorithm_run, build_worker
 from mpisgd.experiment.delays import Times, parameters_wire, tuned
 from mpisgd.experiment.experiment import Experiment
+from mpisgd.experiment.stragglers import told_deaths
 from mpisgd.experiment.virtual_time import (
     VIRTUAL_STEP_S,
     virtual_network,
@@ -71,7 +73,8 @@ def train(job: Job) -> Outcome:
     except NotFinite as failure:
         code, reason = NOT_FINITE, str(failure)
     except Stalled as stall:
-        code, reason = LEFT_EARLY, str(stall)
+        code = LEFT_EARLY
+        reason = f"{stall}{told_deaths(job.experiment.straggler, run.begun)}"
     except BaseException as failure:
         reason = repr(failure)
         if not asked.late:
@@ -83,7 +86,10 @@ def train(job: Job) -> Outcome:
         kept = run.weights if job.keep_parameters else None
         store.complete({**recording.last, **run.summary()}, kept)
     step = min(recording.reported) if asked.late else run.first.step
-    return Outcome(job.experiment, code, reason, step, recording.last, run.weights, run.evaluate)
+    return Outcome(
+        job.experiment, code, reason, step, recording.last, run.weights, run.evaluate,
+        tuple(sorted(run.lost)),
+    )  # fmt: skip
 
 
 def begun(job: Job, recording: Recording) -> "Averaging | Served":
@@ -97,6 +103,8 @@ def begun(job: Job, recording: Recording) -> "Averaging | Served":
 
 class Averaging:
     """Every rank trains, and averages with all others."""
+
+    lost = ()  # without one of them nobody ends
 
     def __init__(self, job: Job, recording: Recording):
         experiment, dataset, checkpointing = job.experiment, job.dataset, job.checkpointing
@@ -121,6 +129,11 @@ class Averaging:
     def run(self) -> None:
         """To the end. Raises NotFinite and Stalled."""
         self.world.run([algorithm_run(self.experiment, worker) for worker in self.workers])
+
+    @property
+    def begun(self) -> list[int]:
+        """The last step that each of those who compute has begun."""
+        return [worker.step for worker in self.workers]
 
     def summary(self) -> dict[str, Any]:
         """What a result file says of the whole run."""
@@ -245,7 +258,10 @@ class VirtualWorld:
         return train(job)
 
     def leave(self, outcome: Outcome) -> None:
-        """Nobody is waited for."""
+        """Nobody is waited for; those who were not there at the end are named."""
+        if outcome.lost:
+            ranks = ", ".join(map(str, outcome.lost))
+            print(f"mpisgd: done, but without rank {ranks}, which died", file=sys.stderr)
 
 
 class StopSignals:

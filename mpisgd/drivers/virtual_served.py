@@ -38,6 +38,17 @@ class Served:
         self.world.run()
         check_finite(self.world.servers, self.evaluator)
 
+    @property
+    def begun(self) -> list[int]:
+        """The last step that each worker has begun."""
+        return [worker.step for worker in self.world.workers]
+
+    @property
+    def lost(self) -> set[int]:
+        """Ranks of workers that ended before the run did."""
+        places = [site.place for site in self.world.worker_sites]
+        return {places[worker] for server in self.world.servers for worker in server.lost}
+
     def summary(self) -> dict[str, Any]:
         return summary(self.world.servers, self.evaluator)
 

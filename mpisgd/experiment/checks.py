@@ -69,6 +69,8 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
         ):
             if fails:
                 yield UsageError(flag, value, "only with --pull answer")
+    if e.patience is not None and e.timeout_s != "auto":
+        yield UsageError("--patience", e.patience, "only with --timeout auto")
     if e.prefetch and e.requeue:
         allowed = "not with --requeue: a batch begins before the last one's fate is known"
         yield UsageError("--prefetch", None, allowed)

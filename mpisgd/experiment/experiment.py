@@ -48,7 +48,8 @@ class Experiment:
     quorum: int | str | None = _taken("quorum")
     backups: int | None = _taken("backups")
     group: int | None = _taken("group")
-    timeout_s: float | None = _taken("timeout_s")
+    timeout_s: float | str | None = _taken("timeout_s")
+    patience: float | None = _taken("patience")
     stale: str | None = _taken("stale")
     staleness_rate: bool | None = _taken("staleness_rate")
     staleness: int | None = _taken("staleness")
@@ -227,6 +228,8 @@ class Experiment:
     def check_world(self, virtual: bool) -> None:
         """UsageError for what only the other world can do."""
         backends.check_world(self, virtual)
+        if not virtual and self.step_time_s is None:
+            stragglers.check_timed(self.straggler)
         other, where = ("perfect", "with") if virtual else ("thread", "without")
         if self.progress not in ("poll", other):
             raise UsageError("--progress", self.progress, f"poll or {other} {where} --virtual")

@@ -9,6 +9,8 @@ A specification is one or more terms with commas between them; their factors mul
     pareto:ALPHA[:P]  with probability P (1), a Pareto variable >= 1 with that tail
     trace:FILE        numbers in a text file, a row a step, a column a rank; both repeat
     3:die@100         rank 3 dies when it begins step 100
+    3:pause@100+2s    rank 3 is away for 2 s when it begins step 100; +50: for 50 usual steps
+    3:join@2s         rank 3 is away for the first 2 s; join@50: for 50 usual steps
     FILE.py:NAME      what the function NAME(rank, step) in a file returns; or package.module:NAME
 
 Ranks are counted from 0 among those that compute: with parameter servers, the workers. A rank's
@@ -19,9 +21,10 @@ import math
 import os
 import re
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -29,7 +32,7 @@ from allreduce import files
 from mpisgd.values import plugins
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import Kind
-from mpisgd.values.units import plain
+from mpisgd.values.units import plain, seconds
 
 STREAM = 0x736C_6F77  # apart from every other use of the seed
 BLOCK = 512  # draws made at once
@@ -38,11 +41,21 @@ LARGEST_TRACE = 1 << 24  # bytes
 LONGEST = 1e9  # times as long as usual: an infinite time would be that of a dead rank
 ALLOWED = (
     "terms such as 3:5x, 1-3:2x, exponential, shifted:0.5, lognormal:0.5, pareto:1.5:0.1, "
-    "trace:FILE, 3:die@100, FILE.py:NAME, with commas"
+    "trace:FILE, 3:die@100, 3:pause@100+2s, 3:join@2s, FILE.py:NAME, with commas"
 )
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
-_RANKS = re.compile(r"(\d+)(?:-(\d+))?:(?:([0-9.eE+-]+)x|die@(\d+))", re.ASCII)
+_RANKS = re.compile(
+    r"(\d+)(?:-(\d+))?:(?:([0-9.eE+-]+)x|(die|pause)@(\d+)(?:\+(\w[\w.]*))?|join@(\w[\w.]*))",
+    re.ASCII,
+)
+
+
+class Away(NamedTuple):
+    """How long a rank is not there: seconds, or as long as so many usual steps."""
+
+    amount: float
+    in_steps: bool
 
 
 @dataclass
@@ -52,6 +65,8 @@ class Straggler:
     seed: int
     slow: list[tuple[int, int, float]] = field(default_factory=list)
     deaths: dict[int, int] = field(default_factory=dict)
+    absences: dict[tuple[int, int], Away] = field(default_factory=dict)  # by rank and step
+    named: list[tuple[int, str]] = field(default_factory=list)  # highest rank, its term
     draws: list[Draw] = field(default_factory=list)
     traces: list[np.ndarray] = field(default_factory=list)
     own: list[plugins.Plugin] = field(default_factory=list)
@@ -76,11 +91,9 @@ class Straggler:
     def check(self, ranks: int) -> None:
         """UsageError for a term about a rank that is none of those that compute, and for a function
         that fails at their first step; what it does later is an error of the run."""
-        named = [(low, high) for low, high, _ in self.slow] + [(r, r) for r in self.deaths]
-        for low, high in named:
+        for high, term in self.named:
             if high >= ranks:
-                which = str(low) if low == high else f"{low}-{high}"
-                raise UsageError("--straggler", which, f"ranks that compute are 0 to {ranks - 1}")
+                raise UsageError("--straggler", term, f"ranks that compute are 0 to {ranks - 1}")
         for function in self.own:
             with plugins.told(function.file):
                 for rank in range(ranks):
@@ -109,14 +122,21 @@ class StepTimer:
 
     def stretches(self, rank: int, step: int) -> bool:
         """Whether the step is to take longer than its gradient."""
-        return self.step_s is not None or (
-            self.straggler is not None and self.straggler.factor(rank, step) != 1.0
-        )
+        slow = self.straggler is not None and self.straggler.factor(rank, step) != 1.0
+        return self.step_s is not None or slow or self.away(rank, step) > 0
 
     def __call__(self, rank: int, step: int, computed_s: float = 0.0) -> float:
-        """inf if the rank is dead."""
+        """inf if the rank is dead; with what it is away before."""
         usual = computed_s if self.step_s is None else self.step_s
-        return usual if self.straggler is None else usual * self.straggler.factor(rank, step)
+        factor = 1.0 if self.straggler is None else self.straggler.factor(rank, step)
+        return usual * factor + self.away(rank, step)
+
+    def away(self, rank: int, step: int) -> float:
+        """Seconds for which the rank is not there when it begins the step."""
+        absent = None if self.straggler is None else self.straggler.absences.get((rank, step))
+        if absent is None:
+            return 0.0
+        return absent.amount * ((self.step_s or 0.0) if absent.in_steps else 1.0)
 
 
 def step_timer(text: str | None, step_s: float | None, seed: int) -> StepTimer:
@@ -149,8 +169,28 @@ def kind() -> Kind:
     return Kind(ALLOWED, read)
 
 
-def die() -> NoReturn:
-    """End this process as a crash would: nobody is told."""
+def check_timed(text: str | None) -> None:
+    """UsageError for an absence in steps, where nobody says how long one is."""
+    for (rank, _), absent in (parse(text).absences if text else {}).items():
+        if absent.in_steps:
+            allowed = (
+                f"rank {rank}: an absence in steps needs --step-time; or give a time, as in 2s"
+            )
+            raise UsageError("--straggler", text, allowed)
+
+
+def told_deaths(text: str | None, begun: Sequence[int]) -> str:
+    """Who has died by a specification, if anyone; `begun`: the last step that each rank began."""
+    deaths = parse(text).deaths if text else {}
+    dead = [rank for rank in sorted(deaths) if rank < len(begun) and begun[rank] >= deaths[rank]]
+    told = ", ".join(f"{rank} died at its step {deaths[rank]}" for rank in dead)
+    return f"; as --straggler says, {told}" if dead else ""
+
+
+def die(rank: int, step: int) -> NoReturn:
+    """End this process as a crash would: no other rank is told."""
+    print(f"mpisgd: rank {rank} dies at its step {step}, as --straggler says", file=sys.stderr)
+    sys.stderr.flush()
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("still alive")
 
@@ -160,15 +200,29 @@ def _add(straggler: Straggler, term: str) -> None:
     if match is None:
         _add_draw(straggler, term)
         return
-    low, high, slow, step = match.groups()
+    low, high, slow, kind, step, length, start = match.groups()
     first, last = int(low), int(high or low)
     _require(first <= last <= LARGEST)
-    if step is not None:
-        _require(int(step) >= 1)
-        straggler.deaths |= {rank: int(step) for rank in range(first, last + 1)}
-    else:
+    straggler.named.append((last, term))
+    ranks = range(first, last + 1)
+    if slow is not None:
         _require(0 < float(slow) <= LARGEST)
         straggler.slow.append((first, last, float(slow)))
+        return
+    at = int(step or 1)
+    _require(at >= 1 and (kind == "pause") == (length is not None))
+    if kind == "die":
+        straggler.deaths |= dict.fromkeys(ranks, at)
+    else:
+        straggler.absences |= {(rank, at): _away(length or start) for rank in ranks}
+
+
+def _away(text: str) -> Away:
+    """`50`: steps; `2s`, `500ms`: a time."""
+    in_steps = not text[-1].isalpha()
+    away = Away(float(plain(text)) if in_steps else seconds(text), in_steps)
+    _require(0 < away.amount <= LARGEST)
+    return away
 
 
 def _add_draw(straggler: Straggler, term: str) -> None:

@@ -71,8 +71,9 @@ def of_distribution(
         return Times(needed, found * step_s, "exact")
     rule = stragglers.parse(straggler or "", seed)
     rule.check(machines)
-    if rule.deaths:
-        raise UsageError("--straggler", straggler, "who dies has no part in advice on backups")
+    if rule.deaths or rule.absences:
+        allowed = "who dies, pauses or joins has no part in advice on backups"
+        raise UsageError("--straggler", straggler, allowed)
     known = order_statistics.mean_times(straggler or "", machines, needed)
     if known is not None and stale == "abandon":
         return Times(needed, known * step_s, "quadrature")

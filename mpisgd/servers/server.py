@@ -34,6 +34,7 @@ from mpisgd.servers.messages import (
     Request,
     Verdict,
 )
+from mpisgd.servers.patience import Patience
 from mpisgd.training.gradient import finite
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.site import ServerSite
@@ -74,6 +75,7 @@ class Server:
         self.pulled = pulled
         self.version = self.used = 0
         self.waiting: dict[int, Push] = {}
+        self.patience = Patience(policy, workers)
         self.lost: set[int] = set()
         self.asked = False  # to stop
         self.defers = rests is not None and index > 0  # to server 0, until the run is saved
@@ -201,6 +203,7 @@ class Server:
     def end_update(self, batch: Sequence[Push]) -> Steps:
         """Evaluate if it is due; answer those whose gradients went in, in order of workers."""
         self._announce(USED, batch)
+        self.patience.updated_s = self.now()
         yield from self.site.busy(sum(push.gradient.nbytes for push in batch))
         every, before = self.evaluate_every, (self.used - len(batch)) // self.policy.step
         self._owes = bool(every) and self.step // every > before // every
@@ -327,6 +330,7 @@ class Server:
             if not (self.follows and self.going) and not self._leaves_saved:
                 self.reply(push, used=False)
             return None
+        self.patience.came(push)
         self.samples_computed += push.samples
         self.loss_sum += push.loss * push.samples
         self.loss_samples += push.samples
@@ -352,6 +356,7 @@ class Server:
         )  # fmt: skip
         self._noticed.discard(worker)
         self._versions[worker] = self.version
+        self.patience.gave(worker, self.now)
         if last:
             self._open.discard(worker)
 

@@ -28,6 +28,7 @@ def state(server: "Server") -> dict[str, Any]:
         "steps_done": server.steps_done,
         "parameters": server.parameters,
         "optimiser": server.optimiser.state(),
+        "patience": server.patience.state(),
         "ema": None if server.ema is None else server.ema.state(),
         "waiting": {str(i): p._asdict() for i, p in enumerate(server.waiting.values())},
     }
@@ -46,6 +47,7 @@ def restore(server: "Server", state: Mapping[str, Any]) -> None:
     copy_into(server.optimiser.state(), state.get("optimiser", {}), "optimiser")
     if server.ema is not None:
         copy_into(server.ema.state(), state.get("ema", {}), "moving average")
+    server.patience.restore(state.get("patience", {}))
     waiting = state.get("waiting", {})
     pushes = [Push(**waiting[order]) for order in sorted(waiting, key=int)]
     for push in (push for push in pushes if push.samples):

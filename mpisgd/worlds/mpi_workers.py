@@ -23,6 +23,7 @@ from mpisgd.worlds.mpi_servers import MpiSite, Part
 from mpisgd.worlds.scheduler import Scheduler
 from mpisgd.worlds.step import Abandoned, Counters
 
+LOOK_AWAY = 0.05  # seconds between looks for a signal, of a rank that is not there
 NOTICED = Answer._fields.index("noticed")
 Steps = Generator[None, None, None]
 
@@ -103,12 +104,14 @@ class MpiWorkerSite(MpiSite):
         parts = ready is not None or self.reads is not None
         stretches = parts and self.step_timer.stretches(self.number, self._step)
         marks = self._marks = Marks(self.progress) if stretches else None
+        away_s = self.step_timer.away(self.number, self._step)
         try:
+            self._stay_away(began + away_s)
             self._read_forward(began)
             self._took_s = self._do(work, ready)
             seconds = self.step_timer(self.number, self._step, self._took_s)
             if isinf(seconds):
-                stragglers.die()
+                stragglers.die(self.inner.rank, self._step)
             start = began + self._reading_s
             if marks is not None and ready is not None:
                 marks.deliver(lambda share: self._pad(start + share * seconds), ready)
@@ -117,11 +120,22 @@ class MpiWorkerSite(MpiSite):
             self.abandoned = True
         finally:
             self.inner.computing = False
-        passed = time.perf_counter() - began
+        passed = time.perf_counter() - began - away_s
         counters.compute_s += passed - self._reading_s - counters.poll_s
         counters.wait_s += self._reading_s
         self._waiting_s = self.now()
         yield from ()
+
+    def _stay_away(self, until: float) -> None:
+        """Preempted, if that is to come: then what was to be computed is given up. Whoever shares
+        the rank goes on."""
+        away = False
+        while (left := until - time.perf_counter()) > 0 and not self.asked_to_stop:
+            away = True
+            self.scheduler.look(self)
+            time.sleep(min(left, LOOK_EVERY if self._busy_looking else LOOK_AWAY))
+        if away:
+            raise Abandoned
 
     def _do(self, work: Work, ready: Ready | None) -> float:
         """The gradient, and how long it took without what was waited for."""

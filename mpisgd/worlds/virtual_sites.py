@@ -223,6 +223,11 @@ class VirtualWorkerSite(_VirtualSite):
         seconds, began = self.virtual_servers.step_timer(self.number, self._step), self.now()
         if isinf(seconds):
             yield from self._die()
+        away_s = self.virtual_servers.step_timer.away(self.number, self._step)
+        if away_s > 0:  # preempted: what was to be computed is given up
+            yield from self._spend(away_s)
+            self.abandoned, self._computed = True, self.now()
+            return
         self.abandoned, done, posting = False, 0.0, 0.0
         if self.reads is not None:
             done, posting = yield from self._read_forward(self.reads, seconds)

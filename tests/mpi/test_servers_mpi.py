@@ -39,6 +39,11 @@ def trained(mpi: Ranks, ranks: int, file: Path, options: str, **more: object) ->
         (5, "--algorithm backup --backups 0 --steps 20 --servers 3 --pull start --colocated"),
         (5, "--algorithm backup --backups 0 --steps 30 --servers 2 --reads consistent"),
         (4, "--algorithm softsync --steps 30 --prefetch"),
+        (
+            4,
+            "--algorithm backup --backups 0 --steps 12 --requeue --straggler 1:pause@5+200ms "
+            "--servers 2 --colocated --reads consistent",
+        ),
     ],
 )
 def test_real_and_virtual_runs_have_the_same_bits(mpi, tmp_path, ranks, options):
@@ -67,6 +72,8 @@ def test_real_and_virtual_runs_have_the_same_bits(mpi, tmp_path, ranks, options)
         "--algorithm backup --backups 1 --straggler 2:5x",
         "--algorithm backup --backups 1 --stale abandon --servers 2 --requeue",
         "--algorithm softsync --group 2 --staleness-rate --servers 2 --colocated",
+        "--algorithm async --servers 2 --straggler 1:pause@8+40,0:join@100ms,2:2x",
+        "--algorithm timeout --timeout auto --straggler 1:pause@8+40,2:5x",
         "--algorithm timeout --timeout 2ms --stale abandon --servers 2 --colocated",
     ],
 )
