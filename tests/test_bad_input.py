@@ -54,9 +54,9 @@ TOGETHER = [
     ("--algorithm softsync --group 2", ["--group 2", "at most the workers, 1"]),
 ]
 STRAGGLERS = [
-    ("9:5x", ["--straggler '9'", "ranks that compute are 0 to 1"]),
-    ("1-2:5x", ["--straggler '1-2'", "0 to 1"]),
-    ("2:die@1", ["--straggler '2'", "0 to 1"]),
+    ("9:5x", ["--straggler '9:5x'", "ranks that compute are 0 to 1"]),
+    ("1-2:5x", ["--straggler '1-2:5x'", "0 to 1"]),
+    ("2:die@1", ["--straggler '2:die@1'", "0 to 1"]),
     ("0:0x", ["'0:0x'", "terms such as 3:5x"]),
     ("0:1e9x", ["'0:1e9x'", "terms such as 3:5x"]),
     ("1-0:2x", ["'1-0:2x'", "terms such as"]),
@@ -223,7 +223,7 @@ GRIDS = [
     ("grid-ranks.toml", ["ranks", "on how many ranks"]),
     ("grid-option.toml", ["options.batsh", "no such option", "did you mean batch?"]),
     ("grid-list.toml", ["options", "[1]", "a table"]),
-    ("grid-straggler.toml", ["--straggler '5'", "0 to 1"]),
+    ("grid-straggler.toml", ["--straggler '5:2x'", "0 to 1"]),
     ("grid-time.toml", ["slurm.time", "'99999999'", "at most 366 days"]),
     ("grid-setting.toml", ["slurm.partitions", "no such setting", "did you mean partition?"]),
     ("grid-line.toml", ["slurm.account", "on one line"]),
@@ -322,9 +322,9 @@ WORDS = [
     (RUN + "--lr -inf", ["--lr '-inf'", "a finite number"]),
     (RUN + "--step-time -1ms", ["--step-time '-1ms'", "a time such as"]),
     *((f"advise --backups --ranks 4 --step-time 1s --straggler {text}",
-       ["--straggler '9'", "ranks that compute are 0 to 3"]) for text in ("9:5x", "9:die@3")),
-    (RUN + "--straggler 0:2x,9:die@1", ["--straggler '9'", "ranks that compute are 0 to 1"]),
-    ("advise --backups --ranks 4 --step-time 1s --straggler 2-9:5x", ["'2-9'", "0 to 3"]),
+       [f"--straggler '{text}'", "ranks that compute are 0 to 3"]) for text in ("9:5x", "9:die@3")),
+    (RUN + "--straggler 0:2x,9:die@1", ["--straggler '9:die@1'", "ranks that compute are 0 to 1"]),
+    ("advise --backups --ranks 4 --step-time 1s --straggler 2-9:5x", ["'2-9:5x'", "0 to 3"]),
 ]  # fmt: skip
 LABELS = [
     (RUN + f"--data {data} --data-path {data}-labels-{name}{end}", [f"label {value}", words])
