@@ -129,8 +129,10 @@ def _validate(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int
         found = errors.table(sorted(rows, key=partial(_place, chosen)))
         log.complete({"errors": found, "groups": errors.summary(found)})
     if log.speaks:
-        print(tables.render(errors.COLUMNS, found, arguments.format))
-        if arguments.format == "table":
+        on_screen = arguments.format == "table"
+        columns = errors.SHOWN if on_screen and len(chosen.chunks) == 1 else errors.COLUMNS
+        print(tables.render(columns, found, arguments.format))
+        if on_screen:
             print("\n" + tables.render(errors.SUMMARY, errors.summary(found), "table"), flush=True)
     worst = max((abs(cell["error"]) for cell in found), default=0.0)
     beyond = chosen.allow is not None and worst > chosen.allow

@@ -18,6 +18,8 @@ COLUMNS: tuple[Column | str, ...] = (
     *LABEL, "rounds", "measured_s", "measured_low_s", "measured_high_s", "simulated_s",
     *(Column(key, "+.1%") for key in ("error", "error_low", "error_high")),
 )  # fmt: skip
+LEFT_OUT = ("chunks", "rounds", "measured_low_s", "measured_high_s")  # on a screen: it is narrow
+SHOWN = tuple(column for column in COLUMNS if column not in LEFT_OUT)
 SUMMARY: tuple[Column | str, ...] = (
     "part", "of", "cells",
     *(Column(key, form) for key, form in (
