@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from allreduce import point_to_point
 from allreduce.network import Network, network
 from mpisgd.cli import main
 from mpisgd.commands import calibrate
@@ -401,3 +402,36 @@ def test_a_lab_says_what_its_wires_let_pass_at_once(hosts, there, monkeypatch):
     monkeypatch.setenv("MPISGD_LAB_BURST", "125000")
     found = links.messages(SimpleNamespace(Get_rank=lambda: 0), hosts, 6, 1.0)
     assert [each.value for key, each in found.items() if key == "burst_B"] == [125000.0] * there
+
+
+PAIR = SimpleNamespace(Get_rank=lambda: 0)  # the first of two ranks, the other is not here
+
+
+def test_what_passes_at_once_is_taken_off_the_bandwidth(monkeypatch):
+    """A wire of 25 MB/s, of which 18432 bytes take no time: the trip says more than its rate."""
+    burst, rate = 18432, 25e6
+    trip = (links.LARGE - burst) / rate
+    seen = links.LARGE / trip
+    pair = {"bandwidth_Bps": Measured(seen, seen, seen, 9)}
+    monkeypatch.setattr(links, "_pair", lambda *_: dict(pair))
+    monkeypatch.setattr(links, "gather", lambda *_: None)
+    monkeypatch.setenv(links.BURST, str(burst))
+    found = links.messages(PAIR, ["h0", "h1"], 9, 60.0)
+    assert found["bandwidth_Bps"].value == pytest.approx(rate)
+    assert links.messages(PAIR, ["h0", "h0"], 9, 60.0) == pair  # inside a host nothing does
+
+
+@pytest.mark.parametrize(("missed", "limit"), [((), 4096), ((2048,), 4096), ((2048, 2048), 1024)])
+def test_one_try_that_other_work_has_missed_does_not_change_the_eager_limit(
+    missed, limit, monkeypatch
+):
+    left = list(missed)
+
+    def leaves(comm, peer, first, nbytes, deadline):
+        if nbytes in left:
+            left.remove(nbytes)
+            return False
+        return nbytes <= 4096
+
+    monkeypatch.setattr(point_to_point, "_leaves", leaves)
+    assert point_to_point.eager_limit(PAIR, 1, True) == limit
