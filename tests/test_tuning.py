@@ -136,6 +136,14 @@ def test_the_nearest_cell_is_that_of_the_nodes_then_ranks_then_bytes():
 # What is chosen
 
 
+def test_what_a_race_left_open_is_said():
+    every = lambda name: ":" not in name  # noqa: E731
+    settled = auto.choose(TABLE, "t", auto.Load(1024), [0, 0], every)
+    assert settled.told == "t, 1 x 2 ranks, 1024 B"
+    open_ = auto.choose(TABLE, "t", auto.Load(1024), [0, 1, 2, 3], every)
+    assert open_.told == "t, 4 x 1 ranks, 1024 B; its race was not settled"
+
+
 def chosen(**options):
     config = mpisgd.run(steps=2, ranks=2, **options).record.config
     return config["allreduce"], config["chunks"], config["allreduce_from"]

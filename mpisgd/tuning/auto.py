@@ -156,6 +156,8 @@ def _by_table(table: Table, name: str, load: Load, nodes: Sequence[int], fits: F
     told = f"{name}, {cell.nodes} x {cell.ranks_per_node} ranks, {cell.bytes} B"
     if cell[:3] != (*shape, load.nbytes):
         told += f", the nearest to {shape[0]} x {shape[1]}, {load}"
+    if not cell.settled:
+        told += "; its race was not settled"
     return Choice(timed.algorithm, timed.chunks, told)
 
 
