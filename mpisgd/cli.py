@@ -15,6 +15,7 @@ from mpisgd.mpi.announced import announced_tasks, check_alone, first_here
 from mpisgd.values.errors import UsageError, nearest
 from mpisgd.values.help import add_help, screen
 from mpisgd.values.options import whole
+from mpisgd.values.processes import BLAS_VARIABLES
 from mpisgd.values.progress import QUIET
 
 COMMANDS = {
@@ -58,13 +59,6 @@ ON_RANKS = {
 }  # under mpiexec; all others are one process's affair
 
 MOST_THREADS = 4096
-BLAS_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
 
 
 class Parser(argparse.ArgumentParser):

@@ -2,7 +2,7 @@
 
 import os
 
-from mpisgd.cli import BLAS_VARIABLES
+from mpisgd.values.processes import BLAS_VARIABLES
 
 for variable in BLAS_VARIABLES:
     os.environ[variable] = "1"

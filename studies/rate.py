@@ -44,7 +44,7 @@ from mpisgd.drivers.virtual import Averaging
 from mpisgd.experiment.building import resolve_for
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.training.effective import effective_steps
-from mpisgd.training.gradient import NotFinite
+from mpisgd.values.errors import NotFinite
 
 SAMPLES, FEATURES, CLASSES = 4096, 16, 4
 SMALLEST_SCALE = 0.1  # of an input's standard deviation; the largest is 1: directions of all slopes

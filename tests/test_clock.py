@@ -10,7 +10,8 @@ from allreduce.errors import Stalled
 from mpisgd.data import load
 from mpisgd.experiment.building import algorithm_run
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.training.worker import NotFinite, Worker
+from mpisgd.training.worker import Worker
+from mpisgd.values.errors import NotFinite
 
 DIGITS = load("digits", samples=53)
 NETWORK = Experiment(

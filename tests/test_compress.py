@@ -17,7 +17,8 @@ from allreduce.evaluate import evaluate
 from allreduce.plan import Plan
 from allreduce.testing.loopback import World
 from allreduce.wire import Wire
-from mpisgd.training.worker import NotFinite, Worker
+from mpisgd.training.worker import Worker
+from mpisgd.values.errors import NotFinite
 
 SHAPES = ((6, 20), (4, 9), (5,))
 COUNT, RAW = 164, 3  # elements of these, and the last, that travel as they are

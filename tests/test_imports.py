@@ -52,6 +52,19 @@ def test_allreduce_knows_nothing_of_training():
     assert not importers("mpisgd", sources("allreduce"))
 
 
+def test_the_command_line_is_imported_by_what_starts_it_alone():
+    allowed = {"mpisgd/__main__.py", "mpisgd/commands/completion.py"}
+    assert importers("mpisgd.cli", EVERYTHING) <= allowed
+
+
+@pytest.mark.parametrize(("room", "floor"), [("mpi", ("mpi", "values")), ("values", ("values",))])
+def test_what_all_rooms_use_stands_below_them(room, floor):
+    below = tuple(f"mpisgd.{each}." for each in floor)
+    for path, tree in sources(f"mpisgd/{room}").items():
+        found = [name for name in imports(tree) if name.startswith("mpisgd.")]
+        assert [name for name in found if not name.startswith(below)] == [], path
+
+
 def test_mpi4py_only_where_mpi_is_started():
     allowed = {"allreduce/native.py", "mpisgd/mpi/session.py"}
     assert importers("mpi4py", EVERYTHING) <= allowed

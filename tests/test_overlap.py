@@ -27,8 +27,8 @@ from mpisgd.predict.epoch import Bucket, overlap_cost
 from mpisgd.training.buckets import MOST, borders
 from mpisgd.training.mean import CONTROL
 from mpisgd.training.parameters import Parameters
-from mpisgd.training.worker import NotFinite, Worker
-from mpisgd.values.errors import UsageError
+from mpisgd.training.worker import Worker
+from mpisgd.values.errors import NotFinite, UsageError
 from mpisgd.worlds.marks import Marks
 
 DIGITS = load("digits", samples=53)

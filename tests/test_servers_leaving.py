@@ -4,7 +4,7 @@ import pytest
 from server_runs import EVERY, LAYERS, combined, prepare, served
 
 from allreduce.errors import Stalled
-from mpisgd.training.worker import NotFinite
+from mpisgd.values.errors import NotFinite
 
 WAYS = [
     {},

@@ -10,8 +10,7 @@ import pytest
 from allreduce import communicator
 from allreduce.errors import Stalled
 from mpisgd.mpi import announced, session
-from mpisgd.training.worker import NotFinite
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import NotFinite, UsageError
 
 
 class Comm:

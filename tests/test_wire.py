@@ -23,7 +23,8 @@ from allreduce.testing import device
 from allreduce.testing.loopback import World
 from allreduce.verify import verify
 from allreduce.wire import FORMATS, Coder, Wire, carried
-from mpisgd.training.worker import NotFinite, Worker
+from mpisgd.training.worker import Worker
+from mpisgd.values.errors import NotFinite
 
 EVERY = pytest.mark.parametrize("name", FORMATS)
 FLOATS = st.floats(width=32, allow_subnormal=True)

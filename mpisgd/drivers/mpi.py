@@ -28,10 +28,10 @@ from mpisgd.store.recording import Recorder, Store
 from mpisgd.store.weights import Weights
 from mpisgd.training.buckets import exposed
 from mpisgd.training.parameters import digest
-from mpisgd.training.worker import NotFinite, Worker
+from mpisgd.training.worker import Worker
 from mpisgd.tuning import auto
 from mpisgd.values import progress
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import NotFinite, UsageError
 from mpisgd.values.processes import PATIENCE
 from mpisgd.values.schedules import maker
 from mpisgd.worlds.mpi import CommunicatorSite

@@ -39,9 +39,9 @@ from mpisgd.store.weights import Weights
 from mpisgd.training.buckets import exposed
 from mpisgd.training.evaluation import means
 from mpisgd.training.parameters import digest
-from mpisgd.training.worker import NotFinite, Worker
+from mpisgd.training.worker import Worker
 from mpisgd.tuning import auto
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import NotFinite, UsageError
 from mpisgd.values.processes import handle
 from mpisgd.worlds.step import Recorder
 from mpisgd.worlds.virtual import Clock

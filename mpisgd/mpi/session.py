@@ -21,7 +21,7 @@ from allreduce.plan import Plan
 from mpisgd.mpi import tags
 from mpisgd.mpi.announced import announced_tasks, rank_told
 from mpisgd.mpi.watch import begin, watched
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import NotFinite, UsageError
 from mpisgd.values.processes import PATIENCE, handle
 
 TEXT = 256  # bytes a rank can tell the others
@@ -138,8 +138,6 @@ def guarded(comm: Any, main: Callable[[], int], deadline: float = 60.0) -> int:
 
 def _told(comm: Any, main: Callable[[], int]) -> int:
     """`main()`'s exit code; rank 0 says why all of them failed."""
-    from mpisgd.training.worker import NotFinite
-
     try:
         return main()
     except UsageError as mistake:

@@ -13,9 +13,10 @@ from mpisgd.data.augment import Augment
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
 from mpisgd.servers.messages import GIVEN_UP, GRADIENT, PULL, Answer, Message, Request
-from mpisgd.training.gradient import GradientWorker, NotFinite
+from mpisgd.training.gradient import GradientWorker
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.site import Ready, Work
+from mpisgd.values.errors import NotFinite
 
 Steps = Generator[None, None, None]
 Reads = Callable[[int], Steps]

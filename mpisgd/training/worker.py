@@ -13,13 +13,14 @@ from mpisgd.data.augment import Augment
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
 from mpisgd.training.buckets import borders
-from mpisgd.training.gradient import GradientWorker, NotFinite, finite
+from mpisgd.training.gradient import GradientWorker, finite
 from mpisgd.training.mean import Mean
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.report import PARAMETERS
 from mpisgd.training.rounds import Rounds
 from mpisgd.training.site import Site
+from mpisgd.values.errors import NotFinite
 
 Steps = Generator[None, None, None]
 

@@ -25,6 +25,11 @@ class MissingExtra(UsageError):
         )
 
 
+class NotFinite(ArithmeticError):
+    """A loss, a gradient, or what came of one, was not finite; every rank stops before the merge
+    that would spread it, and before it is saved."""
+
+
 @contextmanager
 def named(option: str) -> Iterator[None]:
     """A mistake found inside is told with the option that names the file: `--config a.toml: ...`;

@@ -7,6 +7,13 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
+BLAS_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 PATIENCE = 10
 """How many deadlines to wait for a process that may be at work on a file: one that it reads, begins
 or completes."""
