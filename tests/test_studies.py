@@ -195,7 +195,9 @@ def test_an_mnist_cell_learns_and_keeps_validation_and_test_apart(monkeypatch):
     assert result["test_loss"] != result["evaluations"]["loss"][-1]
 
 
-@pytest.mark.parametrize("study", ["layers", "mnist", "planned_backups", "rate", "table_one"])
+@pytest.mark.parametrize(
+    "study", ["layers", "mnist", "planned_backups", "rate", "table_one", "wires"]
+)
 def test_the_committed_pages_show_what_their_ledgers_hold(study):
     from command import Ledger
 
