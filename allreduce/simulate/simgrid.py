@@ -152,6 +152,8 @@ class _Player:
         return self.simgrid.Mailbox.by_name(f"{what} {self.number}.{message}")
 
     def _aside(self, host: Any, act: Callable[[int], None], what: int) -> Any:
+        if hasattr(host, "add_actor"):  # from 4.1 on
+            return host.add_actor(act.__name__, partial(act, what))
         return self.simgrid.Actor.create(act.__name__, host, partial(act, what))
 
 
