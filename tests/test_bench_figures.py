@@ -115,11 +115,25 @@ def test_overlap_has_hidden_share_over_dilation_and_a_thread_at_its_right_end():
     assert figures.latency(rows, "wall") is None  # its seconds are no all-reduce's
 
 
+def test_errors_are_points_of_rounds_and_a_line_of_their_medians():
+    rows = [
+        allreduce_row("ring", octets, 1.0, part="communication", error=error, round=turn)
+        for octets, errors in ((4096, (0.1, -0.3, 0.2)), (64, (0.0, 0.5, 0.5)))
+        for turn, error in enumerate(errors)
+    ]
+    (axes,) = figures.errors([*rows, *ODD], "wall").axes
+    points, line = axes.get_lines()[:2]
+    assert sorted(points.get_ydata()) == sorted(row["error"] for row in rows)
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([64, 4096], [0.5, 0.1])
+    assert line.get_color() == style("ring")["color"]
+
+
 @pytest.mark.parametrize(("octets", "text"), [(4, "4 B"), (1536, "1.5 KiB"), (16 << 20, "16 MiB")])
 def test_sizes_are_read_in_powers_of_1024(octets, text):
     assert figures.size(octets) == text
 
 
 def test_nothing_measured_is_no_figure():
-    for draw in (figures.latency, figures.bandwidth, figures.ratio, figures.overlap):
+    drawn = (figures.latency, figures.bandwidth, figures.ratio, figures.overlap, figures.errors)
+    for draw in drawn:
         assert draw([], "wall") is None

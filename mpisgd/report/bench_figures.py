@@ -1,4 +1,5 @@
-"""Figures of benchmarks: latency, bandwidth, ours over the library's, overlap over looks.
+"""Figures of benchmarks: latency, bandwidth, ours over the library's, overlap over looks, and
+errors of the model.
 
 A panel is a set-up (file, library, ranks, type, place) while few curves are in it; else a set-up
 and algorithm, with all others of the set-up in grey behind it.
@@ -6,6 +7,7 @@ and algorithm, with all others of the set-up in grey behind it.
 
 import math
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from mpisgd.bench.allreduce import fastest
@@ -66,6 +68,29 @@ def ratio(rows: Sequence[Row], time: str) -> Any:
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter("{x:.2g}")
     figure.supylabel(f"ratio of medians, 95 % interval ({time} time)", fontsize="small")
+    return _legend(figure)
+
+
+def errors(rows: Sequence[Row], time: str) -> Any:
+    """The model's error over message size: the rounds, and their medians in a line."""
+    told = [row for row in rows if _has(row, "error", part="communication")]
+    title, setups = _setups(told, SETUP)
+    if not setups:
+        return None
+    figure, panels = _panels(list(setups), f"Error of the model: {title}", share=True)
+    for axes, of in zip(panels, setups.values(), strict=False):
+        for curve in _curves(of):
+            look = style(curve.algorithm, curve.number)
+            axes.plot(*_points(curve, "error"), **look | {"linestyle": "none", "alpha": 0.4})
+            rounds: dict[int, list[float]] = {}
+            for octets, value in zip(*_points(curve, "error"), strict=True):
+                rounds.setdefault(octets, []).append(value)
+            text = f"{curve.algorithm} {curve.pieces}".strip()
+            axes.plot(list(rounds), [median(each) for each in rounds.values()], label=text, **look)
+        axes.axhline(0, color="#999999", linestyle=":", zorder=0)
+        _bytes_below(axes)
+        axes.yaxis.set_major_formatter("{x:+.0%}")
+    figure.supylabel(f"(simulated - measured) / measured ({time} time)", fontsize="small")
     return _legend(figure)
 
 

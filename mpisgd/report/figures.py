@@ -103,4 +103,5 @@ OF_ROWS: tuple[tuple[str, str, Callable[[Sequence[dict[str, Any]], str], Any]], 
     ("bench", "bandwidth", bench_figures.bandwidth),
     ("bench", "ratio", bench_figures.ratio),
     ("bench", "overlap", bench_figures.overlap),
+    ("bench", "errors", bench_figures.errors),
 )

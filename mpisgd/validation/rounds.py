@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from allreduce.measure import Rule, gather
+from mpisgd.bench.record import library_told
 from mpisgd.mpi.cores import Places
 from mpisgd.predict import links
 from mpisgd.validation.allreduces import DTYPE, Cell
@@ -78,7 +79,8 @@ class Round:
     def _row(self, row: dict[str, Any], seconds: np.ndarray, simulated: float) -> dict[str, Any]:
         measured_s = typical(seconds, self.chosen.fastest)
         measured = {"measured_s": measured_s, "simulated_s": simulated}
-        whole = row | measured | {"ranks": self.comm.Get_size()}
+        place = {"ranks": self.comm.Get_size(), "library": library_told()}
+        whole = row | measured | place
         return whole | {"error": error(whole)}
 
     def _together(self) -> None:
