@@ -13,18 +13,39 @@ if __name__ == "__main__":
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from command import Ledger, add_mnist, groups, run_missing, study
-from pages import best_rate, difference, ends, fill_all, plus_minus, rates, write_csv, write_page
+from pages import (
+    best_rate,
+    difference,
+    ends,
+    fill_all,
+    middle,
+    plus_minus,
+    rates,
+    write_csv,
+    write_page,
+)
 from pages import summary as rows_of
-from runs import Run, made_with, parts, significant, spread
+from runs import (
+    Run,
+    last_evaluation,
+    machine,
+    made_with,
+    parts,
+    significant,
+    spread,
+    train,
+)
 
 from mpisgd import data
 from mpisgd.data import Dataset
+from mpisgd.mpi.mpiexec import Launcher, find
 
 Cell = Mapping[str, Any]
 Row = dict[str, Any]
@@ -36,7 +57,7 @@ SIGMA = "lognormal:0.3"
 STEP_S = 20e-3  # of a worker's gradient, in the mean; an all-reduce of the model takes 2.9 ms
 STEPS_S = (3e-3, 20e-3)  # for the times alone
 TIMED_STEPS, SKIPPED = 40, 10
-RATES = (0.05, 0.1, 0.2)
+RATES = (0.05, 0.1, 0.2, 0.4, 0.8)
 TUNING_SEED, SEEDS = 1, (1, 2, 3)
 PARTIAL = {"algorithm": "minibatch-partial", "late": "drop"}
 BACKUP = {"algorithm": "backup", "stale": "abandon"}
@@ -52,8 +73,18 @@ KINDS: dict[str, dict[str, Any]] = {
                                              "reads": "consistent"},
 }  # fmt: skip
 BASE = "minibatch-overlap"
+DEPTHS, WIDTH = (1, 5, 20), 256  # hidden layers, which decide how often a rank looks
 TRAINED = (BASE, "partial, 24, drop", "partial, majority, drop", "partial, 24, add",
            "backup, 24 of 32, 1 server")  # fmt: skip
+REAL_RANKS, LAUNCHES = 8, (1, 2, 3)
+REAL: dict[str, Any] = {
+    "model": "mlp", "hidden": (64,), "data": "digits", "batch": 16, "rate": 0.05, "steps": 30,
+    "step_time_s": "300ms", "straggler": SIGMA, "evaluate_every": 0,
+}  # fmt: skip
+REAL_KINDS = {
+    "minibatch-overlap": KINDS[BASE], "partial, 6, drop": PARTIAL | {"quorum": 6},
+    "partial, 6, add": PARTIAL | {"quorum": 6, "late": "add"},
+}  # fmt: skip
 ENDS = {
     "validation loss": ("loss", 1.0, 4),
     "validation accuracy, %": ("accuracy", 100.0, 2),
@@ -87,6 +118,15 @@ def timed() -> list[Cell]:
     ]
 
 
+def deep() -> list[Cell]:
+    """Seconds a step of nets of several layers, with looks between them and at will."""
+    return [
+        {"part": "looks", "name": name, "layers": layers, "progress": progress}
+        for layers in DEPTHS
+        for name, progress in ((BASE, "poll"), (TRAINED[1], "poll"), (TRAINED[1], "perfect"))
+    ]
+
+
 def values(cell: Cell) -> dict[str, Any]:
     """The fields of the cell's Experiment."""
     kind = KINDS[cell["name"]]
@@ -95,7 +135,9 @@ def values(cell: Cell) -> dict[str, Any]:
         "network": "titanx-20g", "straggler": SIGMA, "step_time_s": STEP_S, "steps": STEPS,
         "progress": "perfect", "evaluate_every": STEPS // 5,
     }  # fmt: skip
-    own = {name: value for name, value in cell.items() if name not in ("part", "name")}
+    if "layers" in cell:
+        fixed["hidden"] = (WIDTH,) * cell["layers"]
+    own = {name: cell[name] for name in cell if name not in ("part", "name", "layers")}
     return fixed | kind | own
 
 
@@ -108,7 +150,7 @@ def ranks(cell: Cell) -> int:
 def run_cell(cell: Cell, datasets: tuple[Dataset, Dataset]) -> dict[str, Any]:
     """What the ledger keeps of one run. The test set is used here, once, at the last step."""
     validation, final = datasets
-    if cell["part"] == "time":
+    if cell["part"] != "train":
         return time_cell(cell, validation)
     run = Run(values(cell), ranks(cell), validation)
     failure = run.finish()
@@ -133,8 +175,46 @@ def time_cell(cell: Cell, dataset: Dataset) -> dict[str, Any]:
     return {
         "step_s": significant((seconds[-1] - seconds[0]) / done),
         "used": significant((used[-1] - used[0]) / done),
+        "looks": significant(float(run.result.steps["polls"].max())) if "layers" in cell else None,
         "cpu_s": round(run.cpu_s, 2),
     }
+
+
+def real() -> list[Cell]:
+    """Launches of real ranks; the kinds take turns."""
+    return [
+        {"part": "real", "name": name, "launch": launch}
+        for launch in LAUNCHES
+        for name in REAL_KINDS
+    ]
+
+
+def real_cell(cell: Cell, mpiexec: Launcher, folder: Path) -> dict[str, Any]:
+    """Seconds and samples of one launch."""
+    path = folder / "run.h5"
+    train(mpiexec, REAL_RANKS, REAL | REAL_KINDS[cell["name"]] | {"seed": cell["launch"]}, path)
+    last = last_evaluation(path)
+    steps = REAL["steps"]
+    return {
+        "step_s": significant(last["time_s"] / steps),
+        "used": significant(last["samples_used"] / steps / REAL["batch"]),
+    } | machine(mpiexec)
+
+
+def launches(ledger: Ledger) -> list[Row]:
+    """Medians and ranges over launches, speed against the launch of the same turn."""
+    rows = []
+    for name in REAL_KINDS:
+        cells = [cell for cell in real() if cell["name"] == name and cell in ledger]
+        if cells:
+            pairs = [(ledger[cell | {"name": BASE}], ledger[cell]) for cell in cells]
+            rows.append({
+                "algorithm": name, "launches": len(cells),
+                "ms a step": middle((1e3 * own["step_s"] for _, own in pairs), 1),
+                "steps/s, over overlap": middle((b["step_s"] / x["step_s"] for b, x in pairs), 2),
+                "full batches used": middle((own["used"] for _, own in pairs), 2),
+            })  # fmt: skip
+    return rows
 
 
 def outcome(ledger: Ledger) -> list[Row]:
@@ -195,12 +275,31 @@ def times(ledger: Ledger, progress: str) -> list[Row]:
     return rows
 
 
+def looks(ledger: Ledger) -> list[Row]:
+    """Milliseconds a step over the number of looks in a gradient."""
+    rows = []
+    for layers in DEPTHS:
+        cells = [cell for cell in deep() if cell["layers"] == layers]
+        if all(cell in ledger for cell in cells):
+            base, polled, perfect = (ledger[cell] for cell in cells)
+            rows.append({
+                "hidden layers": layers, "looks in a gradient": f"{polled['looks']:g}",
+                "overlap, ms a step": f"{1e3 * base['step_s']:.2f}",
+                "partial, 24, drop": f"{1e3 * polled['step_s']:.2f}",
+                "steps/s, over overlap": f"{base['step_s'] / polled['step_s']:.2f}",
+                "gradients used": f"{polled['used']:.1f}",
+                "the same, heard at once": f"{base['step_s'] / perfect['step_s']:.2f}",
+            })  # fmt: skip
+    return rows
+
+
 def page(text: str, ledger: Ledger) -> str:
     """The page `text` with its tables from the ledger."""
     return fill_all(text, {
         "outcome": outcome(ledger), "differences": differences(ledger), "curves": curves(ledger),
         "rates": rates(ledger, TRAINED, cells_of, 3),
         "perfect": times(ledger, "perfect"), "poll": times(ledger, "poll"),
+        "looks": looks(ledger), "real": launches(ledger),
     })  # fmt: skip
 
 
@@ -215,6 +314,11 @@ def write(folder: Path) -> None:
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
+    if arguments.only == "real":
+        mpiexec = find(arguments.mpiexec)
+        with tempfile.TemporaryDirectory() as folder:
+            run_missing(real(), ledger, lambda cell: real_cell(cell, mpiexec, Path(folder)))
+        return
     whole = data.load("mnist", arguments.data, held_back=TEST_SHARE)
     datasets = parts(whole, VALIDATION, SAMPLES)
 
@@ -222,7 +326,7 @@ def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
         return run_cell(cell, datasets)
 
     if arguments.only != "train":
-        run_missing(timed(), ledger, one)
+        run_missing(timed() + deep(), ledger, one)
     if arguments.only != "time":
         run_missing([cell for name in TRAINED for cell in cells_of(name)], ledger, one)
         run_missing(tuned(ledger), ledger, one)
@@ -230,7 +334,12 @@ def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
 
 def add(options: argparse.ArgumentParser) -> None:
     add_mnist(options)
-    options.add_argument("--only", choices=("time", "train"), help="one part [both]")
+    options.add_argument(
+        "--only",
+        choices=("time", "train", "real"),
+        help="one part; real: real ranks, and nothing else [time and train]",
+    )
+    options.add_argument("--mpiexec", help="which mpiexec [the one beside this Python]")
 
 
 def main() -> int:

@@ -35,6 +35,7 @@ from mpisgd.worlds.pending import PolledAllreduce, ProgressThread, ThreadedAllre
 from mpisgd.worlds.step import Abandoned, Counters, Recorder
 
 LOOK_EVERY = 1e-4  # s between looks while a step is padded
+NOTICE_EVERY = 5e-4  # s between looks of a padded step that only something that interrupts wants
 LOOK_BESIDE = 5e-5  # s between looks while a device computes, at least: 20 a millisecond
 
 Steps = Generator[None, None, None]
@@ -392,5 +393,5 @@ class CommunicatorSite:
         """Stand in for an accelerator at work for so long in all: sleep, look now and then."""
         while (left := self._began + seconds - time.perf_counter()) > 0:
             self.progress()
-            looks = self._in_flight or self.interrupts is not None
-            time.sleep(min(left, LOOK_EVERY) if looks else left)
+            every = LOOK_EVERY if self._in_flight else NOTICE_EVERY if self.interrupts else left
+            time.sleep(min(left, every))
