@@ -13,7 +13,9 @@ COMMAND_LINE, PYTHON = "reference/command-line.md", "reference/python-api.md"
 # A page that is named nowhere comes under the last.
 SECTIONS: dict[str, list[str]] = {
     "Start": ["index.md", "cluster.md"],
-    "Tutorials": ["train.md", "overlap.md", "tune.md", "recipes.md", "plugins.md"],
+    "Tutorials": [
+        "train.md", "walkthroughs.md", "overlap.md", "tune.md", "recipes.md", "plugins.md",
+    ],  # fmt: skip
     "How-to": [
         "bench.md", "report.md", "compare.md", "submit.md", "harnesses.md", "checkpoints.md",
         "networks.md", "servers.md", "python.md", "gpu.md",

@@ -55,7 +55,8 @@ def collect(files: Sequence[str]) -> tuple[list[Named], list[str]]:
             run.check()
             _ = speed(run), lateness(run)  # of long columns, while they are at hand
             run.release()
-            runs.append(Named(printable(file), run))
+            partial = run.path.name != Path(file).name  # what is shown is what was read
+            runs.append(Named(printable(file + run.path.suffix * partial), run))
         except DamagedFile as error:
             problems.append(printable(str(error)))
     return runs, problems

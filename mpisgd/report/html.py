@@ -122,7 +122,9 @@ def _details(named: Named) -> dict[str, Any]:
     environment = dict(named.run.environment)
     command = environment.pop("command", None)
     if isinstance(command, list):
-        command = shlex.join(str(word) for word in command)
+        started = [] if named.run.virtual or named.run.ranks == 1 else ["mpiexec", "-n"]
+        started += [str(named.run.ranks)] if started else []
+        command = shlex.join([*started, *map(str, command)])
     return {
         "name": named.name,
         "command": command or "not recorded",

@@ -44,7 +44,10 @@ OF_RUNS = {
         "Staleness of used gradients", ("file", "server", "staleness"), servers.STALENESS,
     ),
     "arrivals": ("Time to the k-th gradient", ("file", "k"), servers.ARRIVALS),
-    "late": ("Who came last to averages", ("file", "rank"), lateness.COLUMNS),
+    "late": (
+        "Who came last to averages (ranks that never did are left out)", ("file", "rank"),
+        lateness.COLUMNS,
+    ),
     "targets": ("Time to targets", ("file", "metric", "target"), targets.COLUMNS),
 }  # fmt: skip
 """Tables with rows of each run: title, the columns that name a row, all columns."""
