@@ -15,7 +15,7 @@ SECTIONS: dict[str, list[str]] = {
     "Start": ["index.md", "cluster.md"],
     "Tutorials": [
         "train.md", "walkthroughs.md", "overlap.md", "tune.md", "recipes.md", "plugins.md",
-    ],  # fmt: skip
+    ],
     "How-to": [
         "bench.md", "report.md", "compare.md", "submit.md", "harnesses.md", "checkpoints.md",
         "networks.md", "servers.md", "python.md", "gpu.md",
