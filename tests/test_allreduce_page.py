@@ -15,7 +15,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "allreduce.md"
 def test_the_page_runs(capsys):
     scope: dict = {}
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), scope)
     assert "mpi-persistent" in capsys.readouterr().out

@@ -18,6 +18,7 @@ from allreduce.network import Network
 from allreduce.schedule import Schedule
 from allreduce.simulate.columns import simulate_columns
 from allreduce.simulate.events import Cluster
+from allreduce.simulate.program import Sizes
 from allreduce.simulate.records import Collective
 
 METHODS = ("auto", "columns", "events")
@@ -26,7 +27,7 @@ IN_A_ROW = 4  # all-reduces of `steady`; the last counts
 
 def simulate(
     schedule: Schedule,
-    nbytes: int,
+    nbytes: Sizes,
     network: Network,
     *,
     start: Sequence[float] | np.ndarray | None = None,
@@ -37,7 +38,8 @@ def simulate(
     look_every: float | None = None,
     method: str = "auto",
 ) -> np.ndarray:
-    """When each rank is done (float64, seconds from time 0) with an all-reduce of `nbytes` bytes.
+    """When each rank is done (float64, seconds from time 0) with an all-reduce of `nbytes` bytes,
+    or of so many in each transfer, in the schedule's order.
 
     `start`: when each rank starts (s; default all at 0). `itemsize`: bytes of an element, which is
     never cut; `chunks`: messages a transfer is cut in. `adds`: bytes that sums are made of for
@@ -52,7 +54,8 @@ def simulate(
         raise AllreduceError(f"method {method!r}: choose from {', '.join(METHODS)}")
     if look_every is not None and not 0 < look_every < np.inf:
         raise AllreduceError(f"look_every {look_every} s: a number > 0")
-    if chunks == 1 and look_every is None and method != "events":
+    plain = chunks == 1 and look_every is None and method != "events"
+    if plain and not isinstance(nbytes, tuple):
         factors = np.random.default_rng([seed, 0])
         ends = simulate_columns(schedule, nbytes, network, begins, itemsize, factors, adds)
         if ends is not None:

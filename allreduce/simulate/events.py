@@ -32,6 +32,7 @@ from typing import Any
 from allreduce.errors import AllreduceError, Stalled
 from allreduce.network import Network
 from allreduce.schedule import Schedule
+from allreduce.simulate.program import Sizes
 from allreduce.simulate.records import (
     ANSWERED,
     ARRIVED,
@@ -84,7 +85,7 @@ class Cluster:
         self._order = count()
         self._turn = 0 if processes else 1 << 40  # times the rank, at equal times
 
-    def collective(self, schedule: Schedule, nbytes: int, **how: Any) -> Collective:
+    def collective(self, schedule: Schedule, nbytes: Sizes, **how: Any) -> Collective:
         """An all-reduce of `nbytes` bytes, to be started by each rank. `how`: `itemsize`, `chunks`
         and `adds` of `simulate`."""
         return self._traffic.collective(schedule, nbytes, **how)

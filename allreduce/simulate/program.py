@@ -10,6 +10,8 @@ from allreduce.errors import AllreduceError
 from allreduce.network import Network, link_count, paths
 from allreduce.schedule import Schedule, bounds
 
+Sizes = int | tuple[int, ...]  # bytes of the vector, or of each transfer, in the schedule's order
+
 
 @dataclass(frozen=True)
 class Messages:
@@ -49,17 +51,24 @@ def edges_in_bytes(schedule: Schedule, nbytes: int, itemsize: int) -> np.ndarray
     return bounds(nbytes // itemsize, schedule.segments) * itemsize
 
 
-def messages(schedule: Schedule, nbytes: int, itemsize: int = 1, chunks: int = 1) -> Messages:
-    """The messages a Plan would send, each transfer cut in `chunks`."""
+def messages(schedule: Schedule, nbytes: Sizes, itemsize: int = 1, chunks: int = 1) -> Messages:
+    """The messages a Plan would send, each transfer cut in `chunks`; `nbytes`: of the vector, or
+    of each transfer in the schedule's order."""
     if chunks < 1:
         raise AllreduceError(f"chunks {chunks}: at least 1")
-    edges = edges_in_bytes(schedule, nbytes, itemsize)
+    edges = None if isinstance(nbytes, tuple) else edges_in_bytes(schedule, nbytes, itemsize)
     records = np.concatenate(schedule.rounds) if schedule.rounds else np.empty(0, dtype="i4,i4")
     if not len(records):
         none = np.empty(0, np.int64)
         return Messages(none, none, none, none, none.astype(bool))
     number = np.repeat(np.arange(len(schedule.rounds)), [len(part) for part in schedule.rounds])
-    items = (edges[records["high"]] - edges[records["low"]]) // itemsize
+    if edges is None:
+        assert isinstance(nbytes, tuple)
+        if len(nbytes) != len(records):
+            raise AllreduceError(f"{len(nbytes)} sizes for {len(records)} transfers")
+        items = np.array(nbytes, np.int64) // itemsize
+    else:
+        items = (edges[records["high"]] - edges[records["low"]]) // itemsize
     parts = np.minimum(items, chunks)
     index = np.repeat(np.arange(len(records)), parts)
     chunk = np.arange(len(index)) - np.repeat(np.cumsum(parts) - parts, parts)
@@ -75,7 +84,7 @@ def messages(schedule: Schedule, nbytes: int, itemsize: int = 1, chunks: int = 1
 
 def prepare(
     schedule: Schedule,
-    nbytes: int,
+    nbytes: Sizes,
     network: Network,
     itemsize: int = 1,
     chunks: int = 1,

@@ -9,7 +9,7 @@ from allreduce.errors import AllreduceError
 from allreduce.network import Network
 from allreduce.schedule import Schedule
 from allreduce.simulate.columns import lognormal
-from allreduce.simulate.program import Program, prepare, single
+from allreduce.simulate.program import Program, Sizes, prepare, single
 from allreduce.simulate.records import Collective, Message
 
 _SINGLE = 2**32 - 1  # the noise of messages that belong to no collective
@@ -31,7 +31,12 @@ class Traffic:
         self._programs: dict[tuple, Program] = {}
 
     def collective(
-        self, schedule: Schedule, nbytes: int, itemsize: int = 1, chunks: int = 1, adds: float = 1.0
+        self,
+        schedule: Schedule,
+        nbytes: Sizes,
+        itemsize: int = 1,
+        chunks: int = 1,
+        adds: float = 1.0,
     ) -> Collective:
         """An all-reduce of `nbytes` bytes in elements of `itemsize`, to be started by each rank."""
         size = len(self.processes)

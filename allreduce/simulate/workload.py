@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from allreduce.schedule import Schedule
 from allreduce.simulate.events import Cluster
-from allreduce.simulate.program import Program
+from allreduce.simulate.program import Program, Sizes
 from allreduce.simulate.records import Collective
 
 
@@ -127,7 +127,7 @@ class Recorded(Cluster):
         super().__init__(*arguments, **options)
         self.workload = workload
 
-    def collective(self, schedule: Schedule, nbytes: int, **how: Any) -> Collective:
+    def collective(self, schedule: Schedule, nbytes: Sizes, **how: Any) -> Collective:
         made = super().collective(schedule, nbytes, **how)
         made.number = self.workload.collective(made.program)
         return made

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-CHECKS = 12
+CHECKS = 13
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])

@@ -20,6 +20,8 @@ from allreduce.errors import BufferRefused, Mismatch
 from allreduce.evaluate import evaluate
 from allreduce.native import NATIVE, Native, library
 from allreduce.plan import Plan, wait_until
+from allreduce.sparse import SparsePlan, allgather, of_dense
+from allreduce.sparse import evaluate as sparse_evaluate
 from allreduce.testing import device as device_double
 
 COMM = MPI.COMM_WORLD
@@ -177,6 +179,22 @@ def check_the_input_may_change_after_the_start() -> None:
                 one.wait()
             evaluate(build(name, SIZE), values)
             same(result, values[RANK])
+
+
+def check_sparse_sums() -> None:
+    """Each schedule, and gathering, with rows that nobody, some and all have."""
+    schedules = [allgather(SIZE), *(build(name, SIZE) for name in NAMES)]
+    for seed, schedule in enumerate(schedules):
+        dense = [np.reshape(vector, (20, 3)) for vector in vectors(seed, 60)]
+        for rank, matrix in enumerate(dense):
+            matrix[np.arange(20) % (rank + 2) > 0] = 0
+        parts = [of_dense(matrix) for matrix in dense]
+        wanted = sparse_evaluate(schedule, parts, 20, mean=True)[0][RANK]
+        sparse = SparsePlan(COMM, schedule, 20, mean=True)
+        sparse.start(parts[RANK])
+        found = sparse.wait()
+        same(found.rows, wanted.rows)
+        same(found.values, wanted.values)
 
 
 def check_mismatches_are_one_error_on_every_rank() -> None:
