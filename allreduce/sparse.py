@@ -129,9 +129,21 @@ def evaluate(
     all-reduce, hence equal sums. Raises AllreduceError for rows that are none.
     """
     method = Method(schedule, height)
+    held, octets = _played(method, parts)
+    return [method.leave(each, mean) for each in held], octets
+
+
+def traffic(schedule: Schedule, parts: Sequence[Sparse], height: int) -> tuple[int, ...]:
+    """The bytes of each transfer of the schedule in its order, as `simulate` takes them. Raises
+    AllreduceError for rows that are none."""
+    return _played(Method(schedule, height), parts)[1]
+
+
+def _played(method: Method, parts: Sequence[Sparse]) -> tuple[list[Sparse], tuple[int, ...]]:
+    """What each rank holds behind the last round, and the bytes of each transfer."""
     held = [method.enter(rank, part) for rank, part in enumerate(parts)]
     octets: list[int] = []
-    for records in schedule.rounds:
+    for records in method.schedule.rounds:
         moves = [
             (destination, method.sent(held[source], low, high), low, high, reduce)
             for source, destination, low, high, reduce in records.tolist()
@@ -139,7 +151,7 @@ def evaluate(
         for destination, came, *how in moves:
             octets.append(came.octets)
             held[destination] = method.taken(held[destination], came, *how)
-    return [method.leave(each, mean) for each in held], tuple(octets)
+    return held, tuple(octets)
 
 
 class SparsePlan:

@@ -24,14 +24,15 @@ from runs import made_with, significant
 from allreduce import simulate
 from allreduce.algorithms import build
 from allreduce.network import Network, network
-from allreduce.sparse import HEADER_B, ROW_B, Sparse, allgather, evaluate
+from allreduce.sparse import HEADER_B, ROW_B, Sparse, allgather, traffic
 
 Cell = Mapping[str, Any]
 Row = dict[str, Any]
 
 HEIGHT, WIDTH, ITEM_B = 50_000, 64, 4
-SHARES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # of the rows, of each rank
+SHARES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of the rows, of each rank
 RANKS = (4, 16, 64)
+MOST = 6.5  # ranks times share: beyond, the dense sum has won
 RATES = (1, 10, 100)  # Gbit/s of a rank's port
 KINDS = ("uniform", "words")  # any rows alike; row n with a chance as 1 / n, as of words
 DENSE = ("butterfly", "halving-doubling", "ring")
@@ -39,9 +40,9 @@ COLOURS = {"gather": "#4477aa", "merge": "#ee6677", "dense": "#222222"}
 
 
 def cells() -> list[Cell]:
-    """All cases: a kind of rows, a number of ranks, a share."""
-    return [{"rows": k, "ranks": r, "share": s, "seed": 1} for k in KINDS for r in RANKS
-            for s in SHARES]  # fmt: skip
+    """All cases: a kind of rows, a number of ranks, a share, up to where the dense sum wins."""
+    shares = [(ranks, share) for ranks in RANKS for share in SHARES if ranks * share < MOST]
+    return [{"rows": k, "ranks": r, "share": s, "seed": 1} for k in KINDS for r, s in shares]
 
 
 def drawn(cell: Cell) -> list[Sparse]:
@@ -71,10 +72,11 @@ def with_values(octets: tuple[int, ...]) -> tuple[int, ...]:
 def run_cell(cell: Cell) -> dict[str, Any]:
     """Milliseconds of each method by rate, and the share of rows that the sum has."""
     began, parts, size = time.process_time(), drawn(cell), cell["ranks"]
-    merged, merging = evaluate(build("butterfly", size), parts, HEIGHT)
-    _, gathering = evaluate(allgather(size), parts, HEIGHT)
+    merging = traffic(build("butterfly", size), parts, HEIGHT)
+    gathering = traffic(allgather(size), parts, HEIGHT)
+    merged = np.unique(np.concatenate([part.rows for part in parts]))
     all_rows = sum(part.rows.size for part in parts) * WIDTH * ITEM_B
-    found: dict[str, Any] = {"share_of_sum": significant(merged[0].rows.size / HEIGHT)}
+    found: dict[str, Any] = {"share_of_sum": significant(merged.size / HEIGHT)}
     for rate in RATES:
         ways = links(rate)
         merge_s = simulate(build("butterfly", size), with_values(merging), ways).max()
@@ -112,10 +114,11 @@ def _ms(item: tuple[str, float]) -> float:
 def crossover(ledger: Ledger, kind: str, ranks: int, rate: int) -> float:
     """The share at which the better sparse method takes as long as the dense one: on a straight
     line in the logarithms between the two shares around it; NaN if none."""
-    lines = [ledger[{"rows": kind, "ranks": ranks, "share": s, "seed": 1}] for s in SHARES]
+    shares = [cell["share"] for cell in cells() if (cell["rows"], cell["ranks"]) == (kind, ranks)]
+    lines = [ledger[{"rows": kind, "ranks": ranks, "share": s, "seed": 1}] for s in shares]
     times = [line[f"ms_{rate}"] for line in lines]
     over = np.log([min(t["gather"], t["merge"]) / t["dense"] for t in times])
-    for low, high, x, y in zip(SHARES, SHARES[1:], over, over[1:], strict=False):
+    for low, high, x, y in zip(shares, shares[1:], over, over[1:], strict=False):
         if x < 0 <= y:
             return float(np.exp(np.log(low) + np.log(high / low) * x / (x - y)))
     return float("nan")
@@ -123,11 +126,14 @@ def crossover(ledger: Ledger, kind: str, ranks: int, rate: int) -> float:
 
 def crossovers(ledger: Ledger) -> list[Row]:
     """A row for each kind and number of ranks, a column for each rate."""
-    return [
-        {"rows": kind, "ranks": ranks}
-        | {f"{rate} Gbit/s": f"{crossover(ledger, kind, ranks, rate):.1%}" for rate in RATES}
-        for kind in KINDS for ranks in RANKS
-    ]  # fmt: skip
+    rows = []
+    for kind, ranks in ((kind, ranks) for kind in KINDS for ranks in RANKS):
+        row: Row = {"rows": kind, "ranks": ranks}
+        for rate in RATES:
+            share = crossover(ledger, kind, ranks, rate)
+            row[f"{rate} Gbit/s"] = "beyond" if share != share else f"{share:.1%}"
+        rows.append(row)
+    return rows
 
 
 def summary(ledger: Ledger) -> list[Row]:
@@ -145,11 +151,12 @@ def figure(ledger: Ledger) -> Any:
     for one, ranks in zip(axes, RANKS, strict=True):
         for kind, line in zip(KINDS, ("-", "--"), strict=True):
             for name, colour in COLOURS.items():
-                found = [ledger[{"rows": kind, "ranks": ranks, "share": s, "seed": 1}]
-                         for s in SHARES]  # fmt: skip
+                shown = [c for c in cells() if (c["rows"], c["ranks"]) == (kind, ranks)]
+                shares = [cell["share"] for cell in shown]
+                found = [ledger[cell] for cell in shown]
                 label = f"{name}, {kind}" if name != "dense" else name
                 times = [line["ms_10"][name] for line in found]
-                one.loglog(SHARES, times, line, color=colour, label=label)
+                one.loglog(shares, times, line, color=colour, label=label)
         one.set_title(f"{ranks} ranks", fontsize="small")
         one.set_xlabel("share of the rows that a rank has")
     axes[0].set_ylabel("ms")
