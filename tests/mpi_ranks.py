@@ -1,6 +1,7 @@
 """The MPI libraries that tests run on, each with the Python that uses it."""
 
 import ctypes.util
+import fcntl
 import os
 import shutil
 import subprocess
@@ -100,15 +101,25 @@ def _of_its_own(kind: str) -> Ranks:
     variable = f"MPISGD_{kind.upper()}"
     named = os.environ.get(variable)
     scripts = Path(named or CHECKOUT / f".venv-{kind}") / "bin"
-    launcher = _beside(scripts)
-    if launcher is None and named:
-        pytest.skip(f"no mpiexec in {variable}={named}")
-    if launcher is None:
-        _make_environment(scripts.parent, kind)
+    if named:
         launcher = _beside(scripts)
+        if launcher is None:
+            pytest.skip(f"no mpiexec in {variable}={named}")
+    else:
+        launcher = _made(scripts, kind)
     if launcher is None or launcher.kind != kind:
         pytest.skip(f"the mpiexec in {scripts} is not that of {kind}")
     return Ranks(kind, str(scripts / "python"), launcher, {})
+
+
+def _made(scripts: Path, kind: str) -> Launcher | None:
+    """The launcher of the checkout's own environment, which one process of the tests makes."""
+    with scripts.parent.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (launcher := _beside(scripts)) is None:
+            _make_environment(scripts.parent, kind)
+            launcher = _beside(scripts)
+    return launcher
 
 
 def _make_environment(directory: Path, kind: str) -> None:
