@@ -14,7 +14,12 @@ pytest.importorskip("matplotlib", reason="needs the extra plot")
 pytest.importorskip("jinja2", reason="needs the extra plot")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-ALONE = {"allreduce.md", "plugins.md", "python.md"}  # run as they stand by tests of their own
+ALONE = {
+    "allreduce.md",
+    "plugins.md",
+    "python.md",
+    "walkthroughs.md",
+}  # by tests of their own
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (CHECKOUT / "docs").glob("*.md")
                               if page.name not in ALONE)]  # fmt: skip
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -156,7 +156,7 @@ def test_a_mean_of_device_memory_with_its_signals_and_shares(places):
     for rank in range(3):
         worker: Any = SimpleNamespace(
             site=Site(world.comm(rank), 3), rank=rank, size=3, gradient=None, means=[],
-            feedback=False,
+            feedback=False, wire=None,
             parameters=None, equal=False, mean_gradient=False, read_signals=hear,
             signals=lambda own=rank: (own == 1, False, False),
         )  # fmt: skip

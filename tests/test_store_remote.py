@@ -134,12 +134,12 @@ def test_rows_that_come_while_a_file_is_opened_are_no_damage(tmp_path, monkeypat
     writer = RemoteWriter(tmp_path / "run.h5", **OPTIONS)
     count = Run._count
 
-    def late(run, counted_by, paths):
+    def late(run, counted_by, paths, counts):
         if "evaluation/step" in paths:
             for step in range(300):
                 writer.evaluation(step=step)
             writer.settle()
-        return count(run, counted_by, paths)
+        return count(run, counted_by, paths, counts)
 
     fill(writer)
     writer.settle()

@@ -12,6 +12,7 @@ from allreduce.schedule import Schedule, transfers
 from allreduce.simulate import simulate
 from mpisgd.experiment.building import load, resolve_for
 from mpisgd.experiment.experiment import Experiment
+from mpisgd.experiment.stragglers import step_timer
 from mpisgd.servers.messages import Answer, Request
 from mpisgd.servers.roles import Builder
 from mpisgd.worlds.virtual_servers import VirtualServers
@@ -41,7 +42,7 @@ def world(network, workers, *, servers=1, colocated=False, seed=0):
     dataset = load(Experiment.read(values))
     experiment = resolve_for(Experiment.read(values | {"seed": seed}), dataset, ranks)
     builder = Builder(experiment, dataset)
-    made = VirtualServers(network, builder, lambda worker, step: 1.0, builder.evaluator())
+    made = VirtualServers(network, builder, step_timer(None, 1.0, 0), builder.evaluator())
     made.runs = [iter(()) for _ in made.runs]
     return made
 
