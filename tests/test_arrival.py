@@ -146,6 +146,14 @@ def test_the_simulator_counts_from_the_last_arrival(runs, capsys):
     assert {row["ranks"] for row in replayed} == {4}
 
 
+def test_the_run_that_is_replayed_is_not_written_over(runs, capsys):
+    run = runs / "local.h5"
+    before, words = run.read_bytes(), ["--goal", str(run), "--overwrite"]
+    assert cli.main(["simulate", "--arrival", str(run), *words]) == 2
+    assert "local.h5', which is read" in capsys.readouterr().err
+    assert run.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -1,5 +1,6 @@
 """MSCCL XML: as its library's reader takes it, and played as its GPUs would, it all-reduces."""
 
+import os
 import random
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict, deque
@@ -166,6 +167,20 @@ def test_the_command_writes_it(tmp_path, capsys):
     for more, told in (
         ((), "exists; pass --overwrite"),
         (("--overwrite", "--bytes", "1K,2K"), "give one algorithm"),
+        (("--overwrite", "--wire", "topk:0.01"), "--wire 'topk:0.01': only float32 with --msccl"),
+        (("--overwrite", "--wire", "powersgd:4"), "only float32 with --msccl"),
+        (("--overwrite", "--wire", "bfloat16"), "only float32 with --msccl"),
     ):
         with pytest.raises(UsageError, match=told):
             command.run(parser().parse_args([*words, *more]))
+    assert path.read_text() == msccl(build("tree", 4))
+    output(capsys, *words, "--overwrite", "--wire", "float32")
+
+
+@pytest.mark.parametrize("other", ["a", "./a", "link", ".a.lock"])
+def test_two_outputs_that_are_one_file_are_refused(other, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.symlink("a", "link")
+    with pytest.raises(UsageError, match=r"would be both --goal's and --msccl's; rename one"):
+        command.run(parser().parse_args(["--ranks", "2", "--goal", "a", "--msccl", other]))
+    assert os.listdir() == ["link"]

@@ -111,6 +111,8 @@ def test_mistakes_are_one_line(monkeypatch, tmp_path):
         with pytest.raises(UsageError) as mistake:
             command.run(parser().parse_args(list(words)))
         assert str(mistake.value) == line
+    assert "'mpisgd[simgrid]'" in MISSING
+    assert "python3-simgrid" in MISSING
     with pytest.raises(AllreduceError, match=r"SimGrid has no noise: only 0\.0 can be compared"):
         play([], FAIR.with_(noise=0.1))
 

@@ -156,3 +156,19 @@ def test_mistakes_are_one_line(tmp_path):
         with pytest.raises(UsageError, match=allowed):
             mpisgd.run(**{"algorithm": "local", **SMALL, **options}, workload=path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["run.1.et"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "beside", "whose"),
+    [
+        ("a.goal", {"output": "./a.goal"}, "--output's"),
+        ("a.et", {"output": "a.3.et"}, "--output's"),
+        ("a.goal", {"checkpoint": "a.goal"}, "a checkpoint's"),
+        ("a.et", {"output": "a.h5", "checkpoint": "a.0.et"}, "a checkpoint's"),
+    ],
+)
+def test_it_is_no_other_output_of_the_run(workload, beside, whose, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"would be both {whose} and --workload's"):
+        run(workload, "local", **beside)
+    assert list(tmp_path.iterdir()) == []

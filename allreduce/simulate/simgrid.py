@@ -31,7 +31,10 @@ MODELS = {
     "LV08": ("network/model:LV08",),
 }
 SETTINGS = ("network/optim:Full",)  # lazy updates forget links behind one without a limit (3.32)
-MISSING = "SimGrid is missing: install the extra simgrid (pip install 'mpisgd[simgrid]')"
+MISSING = (
+    "SimGrid is missing: install the extra simgrid (pip install 'mpisgd[simgrid]') or, for "
+    "Debian's own Python, its package python3-simgrid"
+)
 NO_LIMIT_BPS = 1e18  # of links that are there for their latency alone
 ALONE = {"noise": 0.0, "burst_B": 0.0, "rendezvous_duplex": "full"}  # what it has no word for
 

@@ -2,11 +2,12 @@
 
 import argparse
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpisgd.checkpoint import place
-from mpisgd.store.target import names
+from mpisgd.store.target import check_apart, names
 from mpisgd.values import options
 from mpisgd.values.errors import UsageError
 from mpisgd.values.files import resolved
@@ -51,6 +52,10 @@ class Saving:
         if self.resume is None and not self.overwrite and there is not None:
             allowed = "is there from an earlier run; pass --resume auto to go on, or --overwrite"
             raise UsageError(self.option, str(there), allowed)
+
+    def check_apart(self, others: Iterable[Path], owner: str) -> None:
+        """UsageError where one of `others`, which the option `owner` writes, is a checkpoint's."""
+        _check_apart(self.place, self.option, others, owner)
 
     def _check_ours(self) -> None:
         """UsageError for FILE, or one beside it, that is there and that no run has written."""
@@ -110,23 +115,22 @@ def saving(
         raise UsageError("--checkpoint" if not file else option, file, "must name a file")
     if resume not in (None, AUTO) and not Path(resume).name:
         raise UsageError("--resume", resume, "must name a file")
-    if output:
-        _check_apart(Path(file), option, output)
+    if output and Path(file).name and Path(output).name:  # else refused elsewhere
+        _check_apart(Path(file), option, names(output), "--output")
     steps, seconds = _every(None if every is None else str(every))
     return Saving(resolved(file), option, steps, seconds, resume, overwrite, per_rank)
 
 
-def _check_apart(file: Path, option: str, output: str) -> None:
-    """UsageError where a checkpoint would lie in a file of the result's, or the reverse."""
-    if not file.name or not Path(output).name:
-        return  # refused elsewhere
-    mine = set(map(os.path.realpath, place.names(file)))
-    folder = os.path.realpath(file.parent)
-    for name in names(output):
-        part = place.is_part(file, name) and os.path.realpath(name.parent) == folder
-        if part or os.path.realpath(name) in mine:
-            allowed = f"{name.name} would be both a checkpoint's and --output's; rename one of them"
-            raise UsageError(option, str(file), allowed)
+def _check_apart(file: Path, option: str, others: Iterable[Path], owner: str) -> None:
+    """UsageError where a checkpoint would lie in a file of another option's, or the reverse."""
+    folder, others = os.path.realpath(file.parent), list(others)
+    parts = [
+        name
+        for name in others
+        if place.is_part(file, name) and os.path.realpath(name.parent) == folder
+    ]
+    whose = f"a checkpoint's and {owner}'s"
+    check_apart(option, file, [*place.names(file), *parts], others, whose)
 
 
 def _every(text: str | None) -> tuple[int | None, float | None]:

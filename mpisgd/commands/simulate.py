@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from importlib.util import find_spec
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from allreduce.wire import Carried, Wire
 from mpisgd.predict import calibration
 from mpisgd.store import arrival
 from mpisgd.store.lock import save
-from mpisgd.store.target import check_not_read, check_target
+from mpisgd.store.target import check_apart, check_not_read, check_target, names
 from mpisgd.values import progress, quantities
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import Kind, one_of
@@ -149,17 +150,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Print one row for every algorithm, number of ranks and size. Raises UsageError."""
     if arguments.format not in FORMATS:
         raise UsageError("--format", arguments.format, f"one of {', '.join(FORMATS)}")
-    written = {option: path for option in ("--goal", "--msccl")
-               if (path := getattr(arguments, option[2:])) is not None}  # fmt: skip
-    for option, path in written.items():
-        check_not_read(path, [arguments.network], option)
-        check_target(path, arguments.overwrite, option=option)
+    written = _written(arguments)
     try:
         chosen, conditions = _network(arguments), _conditions(arguments)
         cases = list(_cases(arguments, chosen, conditions.arrivals))
         for option, path in written.items():
             if len(cases) > 1:
                 raise UsageError(option, path, "give one algorithm, rank count and size")
+        if arguments.msccl and conditions.wire not in (None, "float32"):
+            allowed = "only float32 with --msccl, whose GPUs send values as they are"
+            raise UsageError("--wire", arguments.wire, allowed)
         model = _cross(arguments, cases)
         told = progress.over(cases, "simulate", "case")
         rows = [_row(conditions, chosen, schedule, nbytes) for schedule, nbytes in told]
@@ -175,6 +175,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(str(mistake)) from None
     print(render(COLUMNS if model is None else COLUMNS + CROSSED, rows, arguments.format))
     return 0
+
+
+def _written(arguments: argparse.Namespace) -> dict[str, str]:
+    """The files that are asked for, by option: each can be written, and is nothing else."""
+    written = {option: path for option in ("--goal", "--msccl")
+               if (path := getattr(arguments, option[2:])) is not None}  # fmt: skip
+    for option, path in written.items():
+        check_not_read(path, filter(None, (arguments.network, arguments.arrival)), option)
+        check_target(path, arguments.overwrite, option=option)
+    for (one, first), (other, path) in combinations(written.items(), 2):
+        check_apart(other, path, names(first), names(path), f"{one}'s and {other}'s")
+    return written
 
 
 def _cross(arguments: argparse.Namespace, cases: list[tuple[Schedule, int]]) -> str | None:

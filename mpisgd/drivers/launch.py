@@ -155,7 +155,7 @@ def _checked(
             check_target(target.path, target.overwrite, resume=resumes)
         if target.workload is not None:
             fixed = averages(experiment) and experiment.algorithm != "minibatch-partial"
-            workload.check(target.workload, target.overwrite, world, fixed)
+            workload.check(target.workload, target, saving, world, fixed)
         if saving is not None and given.pull not in (None, "answer"):
             raise UsageError("--pull", given.pull, "only answer in a run that is saved")
         experiment = resolve_for(given, dataset, world.size)

@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING
 
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.store.lock import stream
-from mpisgd.store.target import check_target
+from mpisgd.store.target import check_apart, check_target, names
 from mpisgd.values.errors import UsageError
 
 if TYPE_CHECKING:
     from allreduce.simulate.workload import Workload
-    from mpisgd.drivers.launch import World
+    from mpisgd.checkpoint.options import Saving
+    from mpisgd.drivers.launch import Target, World
 
 OPTION = "--workload"
 GOAL, CHAKRA = ".goal", ".et"
 
 
-def check(path: str, overwrite: bool, world: "World", averages: bool) -> None:
-    """UsageError for what cannot be written, or a run that has no such file."""
+def check(
+    path: str, target: "Target", saving: "Saving | None", world: "World", averages: bool
+) -> None:
+    """UsageError for what cannot be written, or is another output's, or a run without such."""
     if Path(path).suffix not in (GOAL, CHAKRA):
         allowed = f"ends in {GOAL} (GOAL, for LogGOPSim) or {CHAKRA} (Chakra traces, one a rank)"
         raise UsageError(OPTION, path, allowed)
@@ -28,8 +31,14 @@ def check(path: str, overwrite: bool, world: "World", averages: bool) -> None:
         raise UsageError(
             OPTION, path, "only where all average in every round: no servers, none late"
         )
-    for file in files(path, world.size):
-        check_target(file, overwrite, option=OPTION)
+    written = files(path, world.size)
+    for file in written:
+        check_target(file, target.overwrite, option=OPTION)
+    mine = [name for file in written for name in names(file)]
+    if target.path is not None:
+        check_apart(OPTION, path, names(target.path), mine, f"--output's and {OPTION}'s")
+    if saving is not None:
+        saving.check_apart(mine, OPTION)
 
 
 def files(path: str, ranks: int) -> list[Path]:
@@ -52,11 +61,11 @@ def write(path: str, workload: "Workload") -> None:
     """All that it was told."""
     from allreduce.simulate import chakra, goal
 
-    names = files(path, workload.ranks)
-    if len(names) == 1 and names[0].suffix == GOAL:
+    written = files(path, workload.ranks)
+    if len(written) == 1 and written[0].suffix == GOAL:
         stream(path, _encoded(goal.lines(workload)), OPTION)
         return
-    for rank, name in enumerate(names):
+    for rank, name in enumerate(written):
         stream(name, chakra.trace(workload, rank), OPTION)
 
 

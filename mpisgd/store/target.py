@@ -48,6 +48,18 @@ def check_not_read(path: str | os.PathLike, inputs: Iterable[str], option: str =
                 raise UsageError(option, str(path), f"is {str(there)!r}, which is read")
 
 
+def check_apart(
+    option: str, given: object, mine: Iterable[Path], others: Iterable[Path], whose: str
+) -> None:
+    """Refuse names of one command that are the same file, whatever it is called. `whose`: of which
+    two, as "--goal's and --msccl's". UsageError, of what was `given` for `option`."""
+    there = set(map(os.path.realpath, mine))
+    for name in others:
+        if os.path.realpath(name) in there:
+            allowed = f"{name.name} would be both {whose}; rename one of them"
+            raise UsageError(option, str(given), allowed)
+
+
 def check_target(
     path: str | os.PathLike, overwrite: bool = False, resume: bool = False, option: str = OPTION
 ) -> None:
