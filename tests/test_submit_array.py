@@ -84,11 +84,38 @@ def test_runs_of_other_sizes_are_other_arrays_with_as_many_at_once_as_said(slurm
     assert not Path("queue").exists()
 
 
+def test_a_dry_run_tells_the_arrays_that_would_be_and_writes_nothing(slurm, capsys):
+    slurm.write_text(SMALL.replace("virtual = true", "seed = [0, 1, 2]") + SLURM)
+    slurm.write_text(slurm.read_text() + "[[exclude]]\nranks = 4\nseed = [1, 2]\n")
+    before = sorted(os.listdir())
+    assert submit("g.toml", "--array", "--dry-run", "--jobs", "2") == 0
+    told = [
+        line for line in capsys.readouterr().err.splitlines() if "each)" in line or "job" in line
+    ]
+    assert told == [
+        "mpisgd submit: 1 array of 3 tasks (1 process each), at most 2 at a time",
+        "mpisgd submit: 1 array of 3 tasks (2 ranks each), at most 2 at a time",
+        "mpisgd submit: 1 job (4 ranks), which is no array",
+    ]
+    assert sorted(os.listdir()) == before
+    assert submit("g.toml", "--dry-run") == 0
+    assert "1 array" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["--array", "--scripts"])
+def test_a_dry_run_refuses_what_the_command_refuses(slurm, mode):
+    slurm.write_text(SMALL)
+    for words in ([], ["--dry-run"]):
+        with pytest.raises(UsageError, match=r"no \[slurm\] table"):
+            submit("g.toml", mode, *words)
+
+
 def test_an_array_that_slurm_refuses_leaves_no_record(slurm):
     Path("full").touch()
-    with pytest.raises(UsageError, match="QOS limit"):
+    with pytest.raises(UsageError, match=r"^sbatch: error: QOS limit$"):
         submit("g.toml", "--array")
     assert not list(Path().rglob("*.job"))
+    assert len(list(Path().rglob("*.sh"))) == 4
     Path("full").unlink()
     assert submit("g.toml", "--array") == 0
     assert jobs() == ["101_0", "101_1", "101_2"]

@@ -135,6 +135,18 @@ def test_seeds_are_averaged_with_their_interval(tmp_path, capsys):
     assert rows["lr"]["half_width"] == pytest.approx(12.706 * 0.1, rel=1e-3)
 
 
+@pytest.mark.parametrize(("seeds", "told"), [(1, True), (2, False)])
+def test_one_run_a_setting_is_told(tmp_path, capsys, seeds, told):
+    for seed in range(seeds):
+        for rate in (0.1, 0.2):
+            for tau in (2, 4):
+                ended(tmp_path / f"{seed}-{rate}-{tau}.h5", rate, seed=seed, rate=rate, tau=tau)
+    _, said = swept(capsys, tmp_path)
+    assert ("note: one run a setting: differences may be noise" in said) == told
+    assert main(["report", str(tmp_path), "--table", "sweep"]) == 0
+    assert ("sweep with one run a setting" in capsys.readouterr().out) == told
+
+
 def test_nothing_varied_is_a_mistake(tmp_path, capsys):
     path = made(tmp_path / "a.h5", **DASGD)
     assert main(["sweep", path]) == 2

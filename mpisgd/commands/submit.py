@@ -55,12 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder or Path("results") / Path(arguments.grid).stem)
     folders.check(folder)
     base, grid = grid, _searched(grid, folder)
-    if grid.settings is None and not (arguments.local or arguments.dry_run):
+    slurms = arguments.array or arguments.scripts or not (arguments.local or arguments.dry_run)
+    if grid.settings is None and slurms:
         raise UsageError(grid.path, None, "has no [slurm] table; add it, or pass --local")
     if arguments.dry_run:
-        datasets.note_missing(grid.runs)
-        _print(grid, folders.look(grid.runs, folder), folder, arguments)
-        return 0
+        return _foresee(grid, folder, arguments)
     launcher = None
     if arguments.local and not all(run.virtual for run in grid.runs):
         launcher = mpiexec.find(arguments.mpiexec)
@@ -88,6 +87,21 @@ def run(arguments: argparse.Namespace) -> int:
 def _left(found: list[Found]) -> list[int]:
     """The numbers of the runs that are neither finished nor in the queue."""
     return [i for i, each in enumerate(found) if each.state in (State.NEW, State.PARTIAL)]
+
+
+def _foresee(grid: grids.Grid, folder: Path, arguments: argparse.Namespace) -> int:
+    """Print all runs, and with --array the arrays that those that are left would be."""
+    datasets.note_missing(grid.runs)
+    found = folders.look(grid.runs, folder)
+    _print(grid, found, folder, arguments)
+    most = f"at most {arguments.jobs} at a time" if arguments.jobs else "as Slurm likes"
+    for some in _alike(grid.runs, _left(found)) if arguments.array else ():
+        tasks = grid.runs[some[0]].tasks
+        size = f"{tasks} ranks" if tasks > 1 else "1 process"  # a rank, or all that are virtual
+        told = f"1 array of {len(some)} tasks ({size} each), {most}"
+        told = told if len(some) > 1 else f"1 job ({size}), which is no array"
+        print(f"mpisgd submit: {told}", file=sys.stderr)
+    return 0
 
 
 def _submit(

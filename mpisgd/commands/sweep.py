@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print a row an option; exit code 0."""
     from mpisgd.report.collect import collect, find
-    from mpisgd.report.sweep import COLUMNS, EDGE, further, rows, sweeps
+    from mpisgd.report.sweep import COLUMNS, EDGE, ONE_RUN, further, rows, sweeps
 
     if arguments.grid is not None:
         check_target(arguments.grid, arguments.overwrite, option="--grid")
@@ -47,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     edges = sum(row["verdict"].startswith(EDGE) for row in table)
     out = sys.stdout if arguments.format == "table" else sys.stderr
     print(f"mpisgd sweep: {edges} of {len(table)} lie on an edge of what was tried", file=out)
+    if any(max(map(len, sweep.scores.values())) == 1 for sweep in found):
+        print(f"mpisgd sweep: note: {ONE_RUN}", file=sys.stderr)
     if arguments.grid is not None:
         text = further(found, arguments.by)
         if text:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from mpisgd.report.columns import ALGORITHM, CLOCK
 from mpisgd.report.settings import REPEATED, Group, label, varying
 from mpisgd.report.speed import effective_share, last, speed
-from mpisgd.report.sweep import EDGE, verdict
+from mpisgd.report.sweep import EDGE, ONE_RUN, verdict
 from mpisgd.values.statistics import Spread
 from mpisgd.values.tables import Column
 
@@ -116,6 +116,12 @@ def rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
         for cell in sweep.missing:
             found.append(about | {"place": "not run"} | dict(zip(sweep.axes, cell, strict=True)))
     return found
+
+
+def notes(groups: Sequence[Group]) -> list[str]:
+    """What is not known of these sweeps."""
+    most = [max(len(group.runs) for group in sweep.cells.values()) for sweep in sweeps(groups)]
+    return [f"sweep with {ONE_RUN}"] if 1 in most else []
 
 
 def _sweep(groups: Sequence[Group]) -> Sweep | None:

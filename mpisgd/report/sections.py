@@ -112,7 +112,8 @@ def report(
                     ("algorithm", "settings", "place", *cells.AXES), cells.COLUMNS,
                     cells.rows(groups))  # fmt: skip
     sections = [*tables_, swept, whole, fits, bench]
-    lines = notes.notes(runs) + servers.budget(runs) + _unreached(rows["targets"])
+    lines = notes.notes(runs) + cells.notes(groups) + servers.budget(runs)
+    lines += _unreached(rows["targets"])
     return Report(list(runs), [s for s in sections if s.rows], lines, list(problems), groups)
 
 

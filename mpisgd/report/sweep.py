@@ -31,6 +31,7 @@ BOUNDS = {
     "outer_momentum": (0, 1), "ema": (0, 1), "backups": (0, None),
 }  # fmt: skip
 INSIDE, EDGE, BOUND, OPEN = "inside", "edge", "bound", "open"
+ONE_RUN = "one run a setting: differences may be noise"
 BEYOND = 2  # values that a further grid tries
 GEOMETRIC = 1.9  # ratio of two values from which on the next one is a multiple too
 

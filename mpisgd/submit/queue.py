@@ -91,5 +91,6 @@ def _ask(words: Sequence[str]) -> str:
         raise UsageError(words[0], None, f"can't be asked: {problem}") from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise Refused(words[0], None, said[-1] if said else f"ended with {done.returncode}")
+        reason = said[-1].removeprefix(f"{words[0]}: ") if said else f"ended with {done.returncode}"
+        raise Refused(words[0], None, reason)
     return done.stdout
