@@ -15,6 +15,8 @@ from mpisgd.commands.replay_rounds import replay_rounds
 from mpisgd.data import load
 from mpisgd.experiment.building import algorithm_run
 from mpisgd.experiment.experiment import Experiment
+from mpisgd.report.accounting import row as row_of
+from mpisgd.store.reader import read
 from mpisgd.training.parameters import digest
 from mpisgd.values.errors import UsageError
 
@@ -175,12 +177,20 @@ def test_a_rank_that_only_looks_between_layers_holds_the_round_up_until_then():
 # Around a run.
 
 
-def test_a_run_counts_what_was_used():
-    run = mpisgd.run(**options(quorum="solo", late="add"), ranks=5, evaluate_every=5)
+def test_a_run_counts_what_was_used(tmp_path):
+    path = tmp_path / "run.h5"
+    run = mpisgd.run(**options(quorum="solo", late="add"), ranks=5, evaluate_every=5, output=path)
     table, steps = run.evaluation, run.steps
     for row, step in enumerate(table["step"]):
         assert table["samples_used"][row] == steps["samples"][: int(step)].sum()
     assert table["samples_used"][-1] < 5 * 3 * 11
+    share = steps["gradients"].mean()
+    assert table["steps_effective"][-1] == pytest.approx(11 * share)
+    assert table["samples_effective"].tolist() == pytest.approx(table["samples_used"].tolist())
+    with read(path) as file:
+        told = row_of(file, "run")
+    assert told["effective_steps"] == pytest.approx(11 * share)
+    assert told["effective_step_s"] == pytest.approx(told["step_s"] / share)
 
 
 def options(**more: Any) -> dict[str, Any]:

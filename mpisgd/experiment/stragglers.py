@@ -187,9 +187,9 @@ def told_deaths(text: str | None, begun: Sequence[int]) -> str:
     return f"; as --straggler says, {told}" if dead else ""
 
 
-def die(rank: int, step: int) -> NoReturn:
+def die(who: str, step: int) -> NoReturn:
     """End this process as a crash would: no other rank is told."""
-    print(f"mpisgd: rank {rank} dies at its step {step}, as --straggler says", file=sys.stderr)
+    print(f"mpisgd: {who} dies at its step {step}, as --straggler says", file=sys.stderr)
     sys.stderr.flush()
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("still alive")

@@ -17,10 +17,9 @@ from mpisgd.report.columns import (
     RANKS,
     shown,
 )
-from mpisgd.report.speed import FEW_ROUNDS, MEANS, divided, last, speed
+from mpisgd.report.speed import FEW_ROUNDS, MEANS, divided, last, speed, worth
 from mpisgd.store.reader import Run
 from mpisgd.store.schema import group
-from mpisgd.training.effective import effective_steps
 from mpisgd.values.tables import Column
 
 
@@ -33,7 +32,7 @@ class Facts:
 
     @property
     def effective_steps(self) -> float:
-        return effective_steps(self.config, self.speed["steps"])
+        return worth(self.run)
 
     @property
     def effective_step_s(self) -> float | None:

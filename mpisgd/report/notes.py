@@ -46,7 +46,8 @@ def notes(runs: Sequence[Named]) -> list[str]:
     if any(effective_share(named.run) < 1 for named in train):
         found.append(
             "effective steps: a convex merge throws away (1 - xi) * delay of the tau steps of a "
-            "round; compare effective_step_s, not step_s alone"
+            "round, a partial round the gradients of the late; compare effective_step_s, not "
+            "step_s alone"
         )
     if any(named.run.config.get("scaling") == "weak" for named in train):
         found.append(

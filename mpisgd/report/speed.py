@@ -26,10 +26,19 @@ def speed(run: Run) -> dict[str, Any]:
     return _KNOWN[run]
 
 
+def worth(run: Run) -> float:
+    """Effective steps of those that the run did: what outlives its merges; of partial rounds, as
+    many as all ranks would need for the gradients that were used."""
+    done = speed(run)["steps"]
+    if "gradients" in run.steps:
+        return float(run.steps["gradients"][:done].sum()) / run.ranks
+    return effective_steps(run.config, done)
+
+
 def effective_share(run: Run) -> float:
     """Effective steps over the steps that the run did."""
     done = speed(run)["steps"]
-    return effective_steps(run.config, done) / done if done else 1.0
+    return worth(run) / done if done else 1.0
 
 
 def own_step_seconds(run: Run) -> list[float]:

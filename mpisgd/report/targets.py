@@ -10,7 +10,6 @@ from mpisgd.report.accounting import RULE, clock
 from mpisgd.report.collect import Named
 from mpisgd.report.columns import ALGORITHM, CLOCK, EFFECTIVE_STEPS, FILE, RANKS, folded, shown
 from mpisgd.store.reader import Run
-from mpisgd.training.effective import effective_steps
 from mpisgd.values.errors import UsageError
 from mpisgd.values.tables import Column
 
@@ -104,14 +103,16 @@ def _reached(run: Run, target: Target) -> dict[str, Any]:
     first = " by its only evaluation" if len(values) == 1 else " by its first evaluation"
     told = NOT if at is None else "reached" if at else f"reached{first}"
     columns = {name: run.evaluation.get(name)
-               for name in ("time_s", "step", "samples_computed", "samples_used")}  # fmt: skip
+               for name in ("time_s", "step", "steps_effective", "samples_computed",
+                            "samples_used")}  # fmt: skip
     columns["epochs"] = epochs(run)
     stored = {name: None if at is None or column is None else column[at].item()
               for name, column in columns.items()}  # fmt: skip
     step, time_s = stored.pop("step"), stored["time_s"]
+    effective = stored.pop("steps_effective")
     return stored | {
         "reached": told,
         "hours": None if time_s is None else time_s / 3600,
         "steps": step,
-        "effective_steps": None if step is None else effective_steps(run.config, step),
+        "effective_steps": effective,
     }

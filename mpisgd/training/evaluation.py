@@ -50,13 +50,13 @@ def row(
     sums: np.ndarray, worker: "Worker", config: Mapping[str, Any], time_s: float, step: int
 ) -> dict[str, Any]:
     """One row of /evaluation from the sums over all ranks; `config`: the run's settings."""
-    computed = worker.samples_until(step)
-    effective = effective_steps(config, step)
+    computed, whole = worker.samples_until(step), worker.sampler.samples_until(step)
+    effective = effective_steps(config, step) * (computed / whole if whole else 1.0)
     counts = {
         "step": step,
         "samples_computed": computed,
         "samples_used": computed,
-        "samples_effective": computed * effective / (step or 1),
+        "samples_effective": whole * effective / (step or 1),
         "steps_effective": effective,
         "time_s": time_s,
     }

@@ -141,7 +141,7 @@ class CommunicatorSite:
                 self._look_until(done)
             seconds = self.step_timer(self.rank, step, time.perf_counter() - self._began)
             if math.isinf(seconds):
-                stragglers.die(self.rank, step)
+                stragglers.die(f"rank {self.rank}", step)
             if marks is not None and ready is not None:
                 self._deliver(marks, ready, seconds)
             self._pad(seconds)

@@ -111,7 +111,7 @@ class MpiWorkerSite(MpiSite):
             self._took_s = self._do(work, ready)
             seconds = self.step_timer(self.number, self._step, self._took_s)
             if isinf(seconds):
-                stragglers.die(self.inner.rank, self._step)
+                stragglers.die(f"worker {self.number}, rank {self.inner.rank},", self._step)
             start = began + self._reading_s
             if marks is not None and ready is not None:
                 marks.deliver(lambda share: self._pad(start + share * seconds), ready)
