@@ -51,6 +51,8 @@ def rates(ledger: Ledger) -> list[Row]:
         tried = sorted(
             {line["cell"]["rate"] for line in ledger.lines.values() if line["cell"]["name"] == name}
         )
+        if not tried:
+            continue
         _, chosen = settled(ledger, name)
         for steps in (SCREEN, SETTLE):
             row: Row = {"algorithm": name, "steps": steps}

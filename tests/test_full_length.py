@@ -76,3 +76,13 @@ def test_accuracy_at_equal_time_lies_on_the_line_between_evaluations():
     line = {"time_s": [1.0, 2.0], "accuracy": [0.3, 0.5]}
     assert at_time(line, 1.5) == pytest.approx(0.4)
     assert at_time(line, 0.5) == pytest.approx(0.2)  # from 0.1, that of a guess
+
+
+def test_the_committed_page_shows_what_its_runs_say():
+    from command import Ledger
+    from full_length_figures import page
+
+    folder = STUDIES.parent / "results" / "study-full-length"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert page(text, Ledger(folder / "runs.jsonl")) == text
+    assert "not run\n" not in text
