@@ -5,6 +5,7 @@ Costs are per rank for p ranks and n bytes, p a power of two: *steps* is the num
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -39,6 +40,24 @@ def tree(size: int) -> Schedule:
 def broadcast(size: int) -> Schedule:
     """Rank 0's values to all, down a binomial tree. No all-reduce: `verify` refuses it."""
     return mirror(_binomial_reduction(size)).named("broadcast")
+
+
+@lru_cache(maxsize=64)
+def allgather(size: int) -> Schedule:
+    """Segment k of rank k to all: Bruck's, for any number of ranks. No all-reduce of itself.
+
+    Steps ceil(log2 p), bytes n (p - 1) for segments of n bytes. Bruck et al. 1997.
+    """
+    rounds, distance, rank = [], 1, np.arange(size)
+    while distance < size:
+        end = rank + min(distance, size - distance)
+        to, wraps = (rank - distance) % size, end > size
+        parts = [transfers(rank, to, rank, np.minimum(end, size), False)]
+        if wraps.any():
+            parts.append(transfers(rank[wraps], to[wraps], 0, end[wraps] - size, False))
+        rounds.append(np.concatenate(parts))
+        distance *= 2
+    return Schedule(size, size, tuple(rounds), "gather")
 
 
 def double_tree(size: int, pieces: int = PIECES) -> Schedule:

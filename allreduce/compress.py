@@ -14,8 +14,9 @@ from zlib import crc32
 
 import numpy as np
 
+from allreduce.algorithms import allgather
 from allreduce.errors import AllreduceError
-from allreduce.schedule import Schedule, place, transfers
+from allreduce.schedule import Schedule, place
 from allreduce.wire import FORMATS, Carried, Wire, carried
 
 ALLOWED = f"one of {', '.join(FORMATS)}, topk:SHARE in (0, 1], powersgd:RANK >= 1"
@@ -96,29 +97,10 @@ def priced(
         return schedule, carried(coded, count, itemsize)
     if _kind(wire) is TopK:
         nbytes = schedule.size * _block(wire, count, itemsize)
-        return gather(schedule.size), Carried(nbytes, 1)
+        return allgather(schedule.size), Carried(nbytes, 1)
     sides = [(m.rows * m.columns, m.rank * (m.rows + m.columns)) for m in matrices(wire, count)]
     sent = count - sum(whole - few for whole, few in sides)
     return twice(schedule) if sides else schedule, Carried(sent * itemsize, itemsize)
-
-
-@lru_cache(maxsize=64)
-def gather(size: int) -> Schedule:
-    """Every rank's segment to all: to rank - 2^k what the rank has, which is twice as much in each
-    round. Steps ceil(log2 p), bytes n (p-1)/p. Bruck et al. 1997. No all-reduce."""
-    rounds, have = [], 1
-    rank = np.arange(size)
-    while have < size:
-        more = min(have, size - have)
-        end = rank + more
-        parts = [transfers(rank, (rank - have) % size, rank, np.minimum(end, size), False)]
-        wraps = rank[end > size]
-        if wraps.size:
-            there = (wraps - have) % size
-            parts.append(transfers(wraps, there, 0, end[wraps] - size, False))
-        rounds.append(np.concatenate(parts))
-        have += more
-    return Schedule(size, size, tuple(rounds), "gather")
 
 
 @lru_cache(maxsize=64)
@@ -146,7 +128,7 @@ class TopK:
         octets = np.zeros(schedule.size * _block(wire, target.size, target.itemsize), np.uint8)
         self.blocks = [self._views(block) for block in np.split(octets, schedule.size)]
         self.own = self.blocks[rank]
-        self.stages = [Stage(self._choose, octets, gather(schedule.size), False)]
+        self.stages = [Stage(self._choose, octets, allgather(schedule.size), False)]
 
     def finish(self) -> None:
         self.target[...] = 0

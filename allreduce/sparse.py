@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from allreduce.errors import AllreduceError
-from allreduce.schedule import Message, Schedule, bounds, transfers
+from allreduce.schedule import Message, Schedule, bounds
 from allreduce.waiting import wait_for
 
 HEADER_B = 8  # how many rows follow
@@ -57,23 +57,6 @@ def add(one: Sparse, other: Sparse) -> Sparse:
     values[np.searchsorted(rows, one.rows)] = one.values
     values[np.searchsorted(rows, other.rows)] += other.values
     return Sparse(rows, values)
-
-
-def allgather(size: int) -> Schedule:
-    """Segment k of rank k to all: Bruck's, for any number of ranks. No all-reduce of itself.
-
-    Steps ceil(log2 p), bytes n (p - 1) for segments of n bytes. Bruck et al. 1997.
-    """
-    rounds, distance, rank = [], 1, np.arange(size)
-    while distance < size:
-        end = rank + min(distance, size - distance)
-        to, wraps = (rank - distance) % size, end > size
-        parts = [transfers(rank, to, rank, np.minimum(end, size), False)]
-        if wraps.any():
-            parts.append(transfers(rank[wraps], to[wraps], 0, end[wraps] - size, False))
-        rounds.append(np.concatenate(parts))
-        distance *= 2
-    return Schedule(size, size, tuple(rounds), "gather")
 
 
 class Method:

@@ -22,9 +22,9 @@ from pages import fill_all, legend, panels, save, write_csv, write_page
 from runs import made_with, significant
 
 from allreduce import simulate
-from allreduce.algorithms import build
+from allreduce.algorithms import allgather, build
 from allreduce.network import Network, network
-from allreduce.sparse import HEADER_B, ROW_B, Sparse, allgather, traffic
+from allreduce.sparse import HEADER_B, ROW_B, Sparse, traffic
 
 Cell = Mapping[str, Any]
 Row = dict[str, Any]

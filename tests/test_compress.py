@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from test_laws import DIGITS, NETWORK
 from test_plan import NAMES
+from test_wire import fly
 from virtual_runs import QUADRATIC, virtual
 
-from allreduce.algorithms import build
-from allreduce.compress import compressor, gather, known, memory, number, priced
+from allreduce.algorithms import allgather, build
+from allreduce.compress import compressor, known, memory, number, priced
 from allreduce.errors import Mismatch
 from allreduce.evaluate import evaluate
 from allreduce.plan import Plan
@@ -50,7 +51,7 @@ def begun(name: str, ranks: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 13, 32])
 def test_a_gather_brings_each_segment_to_all_in_the_fewest_rounds_and_bytes(size):
-    schedule = gather(size)
+    schedule = allgather(size)
     vectors = [np.where(np.arange(size) == rank, rank + 1, 0) for rank in range(size)]
     evaluate(schedule, vectors)
     assert all((vector == np.arange(1, size + 1)).all() for vector in vectors)
@@ -152,16 +153,7 @@ def test_plans_in_flight_together_and_started_again_have_the_bits_of_evaluate(si
     world = World(size, seed=size, eager=(0.0, 0.5, 1.0)[size % 3])
     choices = itertools.product(PARTS, ("ring", "tree", "double-tree"), (1, 3))
     groups = [Together(world, *c[:2], tag, c[2]) for tag, c in enumerate(choices)]
-    for seed in range(2):
-        for group in groups:
-            group.begin(seed)
-        world.drive(plan for group in groups for plan in group.plans)
-        for group in groups:
-            group.check()
-    for group in groups:
-        for plan in group.plans:
-            plan.close()
-    world.check_quiet()
+    fly(world, groups, range(2))
 
 
 def test_ranks_that_leave_out_unlike_shares_are_told():

@@ -7,10 +7,10 @@ import pytest
 
 from allreduce import evaluate as dense_evaluate
 from allreduce import simulate
-from allreduce.algorithms import ALGORITHMS, build
+from allreduce.algorithms import ALGORITHMS, allgather, build
 from allreduce.errors import AllreduceError, Stalled
 from allreduce.network import network
-from allreduce.sparse import HEADER_B, Sparse, SparsePlan, add, allgather, evaluate, of_dense
+from allreduce.sparse import HEADER_B, Sparse, SparsePlan, add, evaluate, of_dense
 from allreduce.testing.loopback import World
 
 HEIGHT, WIDTH = 37, 3

@@ -14,13 +14,13 @@ import numpy as np
 from mpi4py import MPI
 
 from allreduce import arrays, plan
-from allreduce.algorithms import ALGORITHMS, build
+from allreduce.algorithms import ALGORITHMS, allgather, build
 from allreduce.arrays import DTYPES
 from allreduce.errors import BufferRefused, Mismatch
 from allreduce.evaluate import evaluate
 from allreduce.native import NATIVE, Native, library
 from allreduce.plan import Plan, wait_until
-from allreduce.sparse import SparsePlan, allgather, of_dense
+from allreduce.sparse import SparsePlan, of_dense
 from allreduce.sparse import evaluate as sparse_evaluate
 from allreduce.testing import device as device_double
 
