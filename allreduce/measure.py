@@ -25,6 +25,7 @@ from allreduce.plan import LOOKS_PER_CLOCK, SPINS, Plan
 
 BARRIER_TAG, GATHER_TAG = 125, 126  # of plans that nobody else may have in flight meanwhile
 EXACT = {"float16": 2**11, "float32": 2**24, "float64": 2**53}  # integers up to here are exact
+OUTSIDE = 100  # deadlines of ranks that take no part in what others do meanwhile
 PERIOD = 1021  # of the values along a vector: a prime, so that no segment looks like another
 
 
@@ -184,6 +185,11 @@ def gather(comm: Any, values: Any, deadline: float = 60.0) -> np.ndarray:
         plan.start()
         plan.wait()
     return table
+
+
+def held_up(comm: Any, deadline: float) -> None:
+    """Until all have come, for OUTSIDE deadlines: some may have work that the others have not."""
+    gather(comm, [0.0], OUTSIDE * deadline)
 
 
 class Barrier:

@@ -149,23 +149,11 @@ class Call(Runner):
     """An all-reduce that a library does as one call: it cuts messages by itself, does not tell for
     whom it waits, and cannot take back what has begun."""
 
-    def __init__(
-        self,
-        comm: Any,
-        name: str,
-        source: Any,
-        result: Any,
-        *,
-        mean: bool,
-        tag: int,
-        chunks: int,
-        deadline: float,
-    ):
+    def __init__(self, comm: Any, name: str, *arrays: Any, chunks: int, **how: Any):
+        """As a Runner's."""
         if chunks != 1:
             raise AllreduceError(f"chunks {chunks}: {name} takes 1 only")
-        super().__init__(
-            comm, name, source, result, mean=mean, tag=tag, chunks=chunks, deadline=deadline
-        )
+        super().__init__(comm, name, *arrays, chunks=chunks, **how)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from allreduce.errors import AllreduceError
 from allreduce.network import Network, link_count, paths
-from allreduce.schedule import Schedule, bounds
+from allreduce.schedule import TRANSFER, Schedule, bounds
 
 Sizes = int | tuple[int, ...]  # bytes of the vector, or of each transfer, in the schedule's order
 
@@ -43,6 +43,13 @@ class Program:
     sum_bytes: list[float]  # how many bytes each step adds when its messages are there
     free: bool = False  # a single message that takes no time
 
+    def arriving(self) -> list[list[int]]:
+        """The messages that each step receives."""
+        found: list[list[int]] = [[] for _ in self.sends]
+        for message, step in enumerate(self.destination_step):
+            found[step].append(message)
+        return found
+
 
 def edges_in_bytes(schedule: Schedule, nbytes: int, itemsize: int) -> np.ndarray:
     """Where segments begin and end, in bytes, as a Plan cuts `nbytes // itemsize` elements."""
@@ -56,19 +63,19 @@ def messages(schedule: Schedule, nbytes: Sizes, itemsize: int = 1, chunks: int =
     of each transfer in the schedule's order."""
     if chunks < 1:
         raise AllreduceError(f"chunks {chunks}: at least 1")
-    edges = None if isinstance(nbytes, tuple) else edges_in_bytes(schedule, nbytes, itemsize)
-    records = np.concatenate(schedule.rounds) if schedule.rounds else np.empty(0, dtype="i4,i4")
+    records = np.concatenate([np.empty(0, TRANSFER), *schedule.rounds])
+    if isinstance(nbytes, tuple):
+        if len(nbytes) != len(records):
+            raise AllreduceError(f"{len(nbytes)} sizes for {len(records)} transfers")
+        lengths = np.array(nbytes, np.int64)
+    else:
+        edges = edges_in_bytes(schedule, nbytes, itemsize)
+        lengths = edges[records["high"]] - edges[records["low"]]
     if not len(records):
         none = np.empty(0, np.int64)
         return Messages(none, none, none, none, none.astype(bool))
     number = np.repeat(np.arange(len(schedule.rounds)), [len(part) for part in schedule.rounds])
-    if edges is None:
-        assert isinstance(nbytes, tuple)
-        if len(nbytes) != len(records):
-            raise AllreduceError(f"{len(nbytes)} sizes for {len(records)} transfers")
-        items = np.array(nbytes, np.int64) // itemsize
-    else:
-        items = (edges[records["high"]] - edges[records["low"]]) // itemsize
+    items = lengths // itemsize
     parts = np.minimum(items, chunks)
     index = np.repeat(np.arange(len(records)), parts)
     chunk = np.arange(len(index)) - np.repeat(np.cumsum(parts) - parts, parts)

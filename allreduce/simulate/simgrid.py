@@ -99,9 +99,7 @@ class _Player:
         self.program, self.start = case
         self.began = simgrid.Engine.clock
         self.done = [0.0] * len(case.start)
-        self.arriving: list[list[int]] = [[] for _ in self.program.sends]  # by step
-        for message, step in enumerate(self.program.destination_step):
-            self.arriving[step].append(message)
+        self.arriving = self.program.arriving()
 
     def ends(self, engine: Any) -> list[float]:
         """When each rank is done."""

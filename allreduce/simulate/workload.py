@@ -100,13 +100,11 @@ class _Parts:
     """Of a program: what each step receives, and each message's number between its two ranks."""
 
     def __init__(self, program: Program):
-        self.received: list[list[int]] = [[] for _ in program.sends]
+        self.received = program.arriving()
         self.tags, used = [], Counter[tuple[int, int]]()
-        ends = zip(program.source, program.destination, program.destination_step, strict=True)
-        for message, (source, destination, step) in enumerate(ends):
-            self.received[step].append(message)
-            self.tags.append(used[source, destination])
-            used[source, destination] += 1
+        for ends in zip(program.source, program.destination, strict=True):
+            self.tags.append(used[ends])
+            used[ends] += 1
         self.most = max(used.values(), default=0)
 
 

@@ -37,7 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _compared(file: str) -> dict[str, Any]:
     from mpisgd.experiment.recorded import recorded as experiment_of
     from mpisgd.store.reader import read
-    from mpisgd.training.parameters import digest
 
     with read(file) as result:
         recorded = result.summary.get("parameters_sha256")
@@ -48,25 +47,30 @@ def _compared(file: str) -> dict[str, Any]:
         if partial:
             return _rounds(file, result, experiment, recorded)
         pushes = {name: result.updates[name] for name in result.updates}
-    replayed = digest(replay(experiment, pushes))
-    used = pushes["used"] == 1
-    return {
-        "file": file, "algorithm": experiment.algorithm, "updates": int(pushes["update"].max()),
-        "gradients": int(used.sum()), "recorded": recorded[:16], "replayed": replayed[:16],
-        "same": recorded == replayed,
-    }  # fmt: skip
+    replayed = replay(experiment, pushes)
+    used, updates = int((pushes["used"] == 1).sum()), int(pushes["update"].max())
+    return _row(file, experiment, updates, used, recorded, replayed)
 
 
 def _rounds(file: str, result: Any, experiment: Experiment, recorded: str) -> dict[str, Any]:
-    from mpisgd.training.parameters import digest
-
     schedule = replay_rounds.schedule_of(result, experiment)
     steps = {name: result.steps[name] for name in replay_rounds.NEEDED if name in result.steps}
-    replayed = digest(replay_rounds.replay_rounds(experiment, steps, schedule))
+    replayed = replay_rounds.replay_rounds(experiment, steps, schedule)
+    gradients = steps["gradients"]
+    return _row(file, experiment, len(gradients), int(gradients.sum()), recorded, replayed)
+
+
+def _row(
+    file: str, experiment: Experiment, updates: int, gradients: int, recorded: str,
+    parameters: np.ndarray,
+) -> dict[str, Any]:  # fmt: skip
+    from mpisgd.training.parameters import digest
+
+    replayed = digest(parameters)
     return {
-        "file": file, "algorithm": experiment.algorithm, "updates": len(steps["gradients"]),
-        "gradients": int(steps["gradients"].sum()), "recorded": recorded[:16],
-        "replayed": replayed[:16], "same": recorded == replayed,
+        "file": file, "algorithm": experiment.algorithm, "updates": updates,
+        "gradients": gradients, "recorded": recorded[:16], "replayed": replayed[:16],
+        "same": recorded == replayed,
     }  # fmt: skip
 
 

@@ -71,9 +71,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         whole(FIRST + TAU, 10**6).read("--steps", arguments.steps),
         arguments.step_time, arguments.hidden, arguments.allreduce, 1, deadline_s, fastest,
     )  # fmt: skip
-    every = {"all": tuple(RUNS), "none": ()}
-    runs = every.get(arguments.runs) or tuple(dict.fromkeys(arguments.runs.split(",")))
-    runs = () if arguments.runs == "none" else runs
+    words = {"all": RUNS, "none": ()}.get(arguments.runs, arguments.runs.split(","))
+    runs = tuple(dict.fromkeys(words))
     if unknown := [name for name in runs if name not in RUNS]:
         raise UsageError("--runs", unknown[0], f"none, all, or some of {', '.join(RUNS)}")
     try:

@@ -100,7 +100,7 @@ class Worker(GradientWorker):
         self.mean_gradient, self.age = False, age
 
     def _given_up(self) -> bool:
-        return getattr(self.site, "abandoned", False)
+        return self.site.abandoned
 
     def update(self, gradient: np.ndarray) -> None:
         """One optimiser step with `gradient` (flat)."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from allreduce.collectives import carrier
 from allreduce.forced import Forcing, variable
-from allreduce.measure import Rule, gather, median_interval
+from allreduce.measure import Rule, held_up, median_interval
 from mpisgd.bench.operations import Vectors, library_of, operation
 from mpisgd.tuning.race import Contender, race
 from mpisgd.tuning.table import FORCED, Cell, Timed
@@ -18,7 +18,6 @@ from mpisgd.values.errors import UsageError
 DTYPE = np.dtype(np.float32)
 CUT_FROM = 1 << 14  # bytes from which on messages are also cut in chunks
 SHAPES = ("--nodes", "--ranks-per-node")
-OUTSIDE = 100  # deadlines that ranks wait who take no part in a race
 
 
 class Shape(NamedTuple):
@@ -84,7 +83,7 @@ def measure(
         for nbytes in chosen.sizes:
             if comm.Get_rank() in inside:
                 cells.append(_cell(part, chosen, shape, own, nbytes, forcing))
-            gather(comm, [0.0], OUTSIDE * chosen.deadline_s)  # the others wait
+            held_up(comm, chosen.deadline_s)
             told()
         if comm.Get_rank() in inside:
             part.Free()

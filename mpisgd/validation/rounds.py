@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from allreduce.measure import Rule, gather
+from allreduce.measure import Rule, held_up
 from mpisgd.bench.record import library_told
 from mpisgd.mpi.cores import Places
 from mpisgd.predict import links
@@ -14,7 +14,6 @@ from mpisgd.validation.allreduces import DTYPE, Cell
 from mpisgd.validation.errors import error, typical
 from mpisgd.validation.steps import ALONE, Training
 
-OUTSIDE = 100  # deadlines that the others wait while rank 0 simulates
 Found = tuple[dict[str, Any], np.ndarray]  # a row, and its samples [repetition, rank]
 
 
@@ -85,5 +84,5 @@ class Round:
 
     def _together(self) -> None:
         """The others have waited for rank 0."""
-        gather(self.comm, [0.0], OUTSIDE * self.chosen.deadline_s)
+        held_up(self.comm, self.chosen.deadline_s)
         self.told()
