@@ -2,7 +2,9 @@
 
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from mpi_ranks import TWO_RANKS, Ranks, of_intel_mpi, of_openmpi, of_system, of_this_environment
@@ -55,3 +57,24 @@ def _started(ranks: Ranks) -> Ranks:
         reason = " ".join((done.stderr or done.stdout).split())[-300:]
         pytest.skip(f"{ranks.launcher.path} does not start 2 ranks: {reason}")
     return ranks
+
+
+@pytest.fixture
+def studies_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests import the scripts of studies/ by their names; nobody behind them finds these."""
+    yield from _on_the_path(monkeypatch, "studies")
+
+
+@pytest.fixture
+def benchmarks_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same of benchmarks/."""
+    yield from _on_the_path(monkeypatch, "benchmarks")
+
+
+def _on_the_path(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
+    folder = str(Path(__file__).resolve().parent.parent / name)
+    monkeypatch.syspath_prepend(folder)
+    yield
+    for module, found in list(sys.modules.items()):
+        if str(getattr(found, "__file__", None) or "").startswith(folder):
+            del sys.modules[module]

@@ -3,24 +3,17 @@
 import importlib
 import math
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-STUDIES, RESULTS = ROOT / "studies", ROOT / "results"
+RESULTS = ROOT / "results"
 SHARED = Path(os.environ.get("MPISGD_DATA", ROOT.parent / "shared" / "data"))
 
 
-@pytest.fixture(autouse=True)
-def studies_on_the_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(STUDIES))
-    yield
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(STUDIES)):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("studies_on_the_path")
 
 
 def line(loss, **more):

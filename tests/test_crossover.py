@@ -1,7 +1,6 @@
 """The study that asks who wins from which t_c / t_p on."""
 
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(autouse=True)
-def studies_on_the_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "studies"))
-    yield
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(ROOT / "studies")):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("studies_on_the_path")
 
 
 def test_steps_to_a_target_lie_between_evaluations():

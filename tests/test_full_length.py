@@ -1,21 +1,14 @@
 """The study of Table I at full length: how a rate is settled, and what is compared."""
 
 import math
-import sys
 from pathlib import Path
 
 import pytest
 
-STUDIES = Path(__file__).resolve().parent.parent / "studies"
+ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(autouse=True)
-def studies_on_the_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(STUDIES))
-    yield
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(STUDIES)):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("studies_on_the_path")
 
 
 def finished(ledger, cells, loss) -> None:
@@ -82,7 +75,7 @@ def test_the_committed_page_shows_what_its_runs_say():
     from command import Ledger
     from full_length_figures import page
 
-    folder = STUDIES.parent / "results" / "study-full-length"
+    folder = ROOT / "results" / "study-full-length"
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert page(text, Ledger(folder / "runs.jsonl")) == text
     assert "not run\n" not in text

@@ -19,13 +19,7 @@ MEASURED = sorted((ROOT / "results" / "reference").glob("overlap-*.json"))
 SCRIPTS = ("lab_overlap", "ddp_gloo")
 
 
-@pytest.fixture(autouse=True)
-def benchmarks_on_the_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(BENCHMARKS)):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("benchmarks_on_the_path")
 
 
 def options_of(script, monkeypatch, *words):

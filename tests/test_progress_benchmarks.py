@@ -1,7 +1,6 @@
 """What the benchmarks of progress, carriers and IMB make of what they measured; nothing is run."""
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,13 +23,9 @@ OSU = (
 
 
 @pytest.fixture
-def script(monkeypatch):
+def script(benchmarks_on_the_path):
     """A script by name, imported as it is when it runs."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield __import__
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(BENCHMARKS)):
-            del sys.modules[name]
+    return __import__
 
 
 def samples(compute, communication, together, exposed, disturbed=0.0):

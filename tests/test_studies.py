@@ -5,27 +5,17 @@ import json
 import math
 import os
 import signal
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-STUDIES, RESULTS = ROOT / "studies", ROOT / "results"
+RESULTS = ROOT / "results"
 SHARED = Path(os.environ.get("MPISGD_DATA", ROOT.parent / "shared" / "data"))
 
 
-@pytest.fixture(autouse=True)
-def studies_on_the_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(STUDIES))
-    yield
-    for name in [n for n, module in sys.modules.items() if _is_study(module)]:
-        del sys.modules[name]
-
-
-def _is_study(module) -> bool:
-    return str(getattr(module, "__file__", None) or "").startswith(str(STUDIES))
+pytestmark = pytest.mark.usefixtures("studies_on_the_path")
 
 
 def test_a_ledger_knows_finished_runs_whatever_the_order_of_their_values(tmp_path):

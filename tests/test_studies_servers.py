@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from server_runs import served
-from test_studies import RESULTS, SHARED, studies_on_the_path  # noqa: F401 - a fixture
+from test_studies import RESULTS, SHARED
 
 from mpisgd.experiment.arguments import add_arguments, from_arguments
 from mpisgd.experiment.experiment import Experiment
+
+pytestmark = pytest.mark.usefixtures("studies_on_the_path")
 
 
 def test_every_cell_is_an_experiment():

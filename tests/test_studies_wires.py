@@ -1,27 +1,18 @@
 """The study of wires: what its scaled network stands for, and where fewer bytes cease to pay."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 
 from allreduce.algorithms import build
 from allreduce.simulate import simulate
 
-STUDIES = Path(__file__).resolve().parent.parent / "studies"
-
 
 @pytest.fixture
-def wires(monkeypatch):
-    monkeypatch.syspath_prepend(str(STUDIES))
+def wires(studies_on_the_path):
     import wires
 
-    yield wires
-    for name in [
-        n for n, m in sys.modules.items() if str(STUDIES) in str(getattr(m, "__file__", ""))
-    ]:
-        del sys.modules[name]
+    return wires
 
 
 @pytest.mark.parametrize("gbps", [0.1, 3.0, 100.0])

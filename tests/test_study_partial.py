@@ -1,6 +1,5 @@
 """The study of partial rounds: its cells, and the page made from its ledger."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,16 +7,10 @@ import pytest
 from mpisgd.experiment.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parent.parent
-STUDIES, RESULTS = ROOT / "studies", ROOT / "results" / "study-partial"
+RESULTS = ROOT / "results" / "study-partial"
 
 
-@pytest.fixture(autouse=True)
-def studies_on_the_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(STUDIES))
-    yield
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(STUDIES)):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("studies_on_the_path")
 
 
 def test_every_cell_is_an_experiment_of_32_workers():

@@ -1,22 +1,15 @@
 """The straggler study: its cells, its runs, and the page made from its ledger."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-STUDIES, RESULTS = ROOT / "studies", ROOT / "results" / "study-stragglers"
+RESULTS = ROOT / "results" / "study-stragglers"
 
 
-@pytest.fixture(autouse=True)
-def studies_on_the_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(STUDIES))
-    yield
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(STUDIES)):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("studies_on_the_path")
 
 
 def test_a_short_run_of_every_rule_and_its_arrivals():

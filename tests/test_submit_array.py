@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from slurm_stubs import jobs, stub, with_slurm
 from test_submit import SLURM, SMALL, submit
-from test_submit_jobs import stub
 
 from mpisgd.values.errors import UsageError
 
@@ -27,17 +27,7 @@ MIXED = SMALL.replace("virtual = true", "seed = [0, 1]")
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    stub("sbatch", SBATCH)
-    stub("squeue", "cat queue\n")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    path = Path("g.toml")
-    path.write_text(SMALL + SLURM)
-    return path
-
-
-def jobs() -> list[str]:
-    return [line.split()[0] for line in Path("queue").read_text().splitlines()]
+    return with_slurm(tmp_path, monkeypatch, SBATCH)
 
 
 def arrays() -> list[Path]:
