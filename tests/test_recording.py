@@ -144,8 +144,9 @@ def test_someone_may_watch_the_steps():
 
 def test_an_evaluation_is_sums_over_samples_divided_once():
     dataset = load("digits", samples=53)
+    sampler = Sampler(53, 3, 4, seed=0)
     worker: Any = SimpleNamespace(
-        step=7, samples_until=Sampler(53, 3, 4, seed=0).samples_until, dataset=dataset, ema=None
+        step=7, sampler=sampler, samples_until=sampler.samples_until, dataset=dataset, ema=None
     )
     store, (recorder, *_) = recorders(3)
     recorder.evaluation(
