@@ -139,9 +139,7 @@ VALIDATED_TEXT = """
 `mpisgd validate` in the lab, whose hosts now have a congestion control of their own
 (`python benchmarks/lab_model.py`): calibrated, measured and simulated in turns, anew in each round;
 medians over rounds, and the lowest and highest. Steps are padded to 40 ms. No cell was calibrated,
-see docs/validate.md. Other programs kept both cores busy meanwhile; what a rank then loses at
-each round of an all-reduce, 1 to 5 ms, is a share of the small sizes that no model of a
-network has.
+see docs/validate.md. Nothing else ran on the machine.
 """
 VALIDATED_HEAD = """
 {hosts} hosts at {rate}, `{file}`, load {load_1min:.0f} on 2 cores; {told}:
