@@ -13,16 +13,16 @@ if __name__ == "__main__":
     import one_thread  # noqa: F401 - before anything imports NumPy
 
 import argparse
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from command import Ledger, add_data, run_missing, study
-from pages import last
+import settling
+from command import Ledger, add_data, study
 from runs import Run, made_with
+from settling import mean_loss, run_wanted
 from table_one import load
 
 from mpisgd.data import Dataset
@@ -59,7 +59,8 @@ def halved(dataset: Dataset) -> Dataset:
     """The images with half the side: means of four pixels."""
 
     def small(images: np.ndarray) -> np.ndarray:
-        cut = images.reshape(len(images), 3, 16, 2, 16, 2)
+        side = images.shape[-1] // 2
+        cut = images.reshape(len(images), 3, side, 2, side, 2)
         return np.ascontiguousarray(cut.mean(axis=(3, 5), dtype=np.float32).astype(images.dtype))
 
     train, test = small(dataset.train_inputs), small(dataset.test_inputs)
@@ -73,11 +74,7 @@ def cell(name: str, rate: float, seed: int, steps: int) -> Cell:
 def tuning_loss(ledger: Ledger, name: str, rate: float, steps: int) -> float | None:
     """Mean validation loss at the end over the tuning seeds of so many steps; None while one is
     missing, infinite if one was not finite."""
-    lines = [ledger[c] for c in choosing(name, rate, steps) if c in ledger]
-    if len(lines) < len(choosing(name, rate, steps)):
-        return None
-    losses = [last(line, "loss") for line in lines]
-    return math.inf if any(map(math.isnan, losses)) else float(np.mean(losses))
+    return mean_loss(ledger, choosing(name, rate, steps))
 
 
 def choosing(name: str, rate: float, steps: int) -> list[Cell]:
@@ -102,10 +99,7 @@ def settled(ledger: Ledger, name: str) -> tuple[list[float], float | None]:
     start = best(ledger, name, list(RATES), SCREEN)
     if start is None:
         return [], None
-    rates = [start / 2, start, start * 2]
-    while (found := best(ledger, name, rates, SETTLE)) in (rates[0], rates[-1]):
-        rates = [rates[0] / 2, *rates] if found == rates[0] else [*rates, rates[-1] * 2]
-    return rates, found
+    return settling.settled(start, lambda rate: tuning_loss(ledger, name, rate, SETTLE))
 
 
 def wanted(ledger: Ledger, name: str) -> list[Cell]:
@@ -146,9 +140,12 @@ def run_cell(of: Cell, datasets: tuple[Dataset, Dataset]) -> dict[str, Any]:
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
     datasets = tuple(map(halved, load(arguments.data)))
     names = arguments.only or [*ALGORITHMS, CORRECTED]
-    for name in names:
-        while missing := [c for c in wanted(ledger, name) if c not in ledger]:
-            run_missing(missing, ledger, lambda c: run_cell(c, datasets))  # type: ignore[arg-type]
+    run_wanted(
+        names,
+        lambda name: wanted(ledger, name),
+        ledger,
+        lambda c: run_cell(c, datasets),  # type: ignore[arg-type]
+    )
 
 
 def add(options: argparse.ArgumentParser) -> None:

@@ -21,10 +21,8 @@ from full_length import (
     tuning_loss,
     wanted,
 )
-from pages import difference, ends, fill_all, legend, panels, save, summary, write_csv
+from pages import band, cost, difference, ends, fill_all, legend, panels, save, summary, write_csv
 from pages import write_page as write_readme
-
-from mpisgd.values.statistics import half_width
 
 NAMES = [*ALGORITHMS, CORRECTED]
 COLUMNS = ("test_accuracy", "test_loss", "accuracy", "loss", "train_loss", "time_s")
@@ -125,12 +123,10 @@ def figure(found: Iterable[Group]) -> Any:
     drawn, axes = panels(2, title, 4.8, 4.4)
     for one, lines in found:
         values = 100 * np.array([line["accuracy"] for line in lines])
-        middle, half = values.mean(axis=0), np.array([half_width(list(v)) for v in values.T])
-        colour = LOOKS[NAMES.index(one["name"])]
+        colour, label = LOOKS[NAMES.index(one["name"])], f"{one['name']}, rate {one['rate']:g}"
         samples = np.array(lines[0]["step"]) * RANKS * BATCH / 1e3
         for axis, place in zip(axes, (samples, 1e3 * np.array(lines[0]["time_s"])), strict=True):
-            axis.plot(place, middle, color=colour, label=f"{one['name']}, rate {one['rate']:g}")
-            axis.fill_between(place, middle - half, middle + half, color=colour, alpha=0.15)
+            band(axis, place, values, colour, label)
     axes[0].set_xlabel("thousand samples computed")
     axes[1].set_xlabel("virtual milliseconds, t_c = 0.65 t_p")
     axes[0].set_ylabel("validation accuracy (%), averaged model")
@@ -140,11 +136,9 @@ def figure(found: Iterable[Group]) -> Any:
 
 def page(text: str, ledger: Ledger) -> str:
     """The page `text` with its tables from the ledger."""
-    spent = sum(line["cpu_s"] for line in ledger.lines.values()) / 3600
-    made = [{"runs": len(ledger.lines), "core hours": f"{spent:.2f}"}]
     tables = {
         "rates": rates(ledger), "outcomes": outcomes(ledger), "differences": differences(ledger),
-        "time": equal_time(ledger), "made": made,
+        "time": equal_time(ledger), "made": cost(ledger),
     }  # fmt: skip
     return fill_all(text, tables)
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from command import Group, Ledger, groups
+import numpy as np
+from command import Ledger
 from runs import spread
 
 from mpisgd.report.figures import encoded
@@ -83,6 +84,17 @@ def plus_minus(mean: float, deviation: float, digits: int) -> str:
     return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
+def banded(values: Sequence[float], digits: int) -> str:
+    """Mean and half-width of Student's 95 % interval of the values that are there; how many are
+    not."""
+    there = [value for value in values if not math.isnan(value)]
+    if not there:
+        return "not finite"
+    text = plus_minus(spread(there)[0], half_width(there), digits)
+    lost = len(values) - len(there)
+    return f"{text} ({lost} of {len(values)} not finite)" if lost else text
+
+
 def middle(values: Iterable[float], digits: int) -> str:
     """`median (least to greatest)`."""
     found = list(values)
@@ -122,17 +134,6 @@ def best_rate(ledger: Ledger, cells: Iterable[Cell]) -> float | None:
         if "failure" not in ledger[cell]:
             losses[cell["rate"]] = last(ledger[cell], "loss")
     return min(losses, key=lambda rate: losses[rate]) if losses else None
-
-
-def chosen(
-    ledger: Ledger,
-    kind: str,
-    common: Callable[[], Iterable[Cell]],
-    tuned: Callable[[Ledger], Iterable[Cell]],
-) -> list[Group]:
-    """(cell without its seed, finished lines) of each algorithm: of `kind` "common" at the one
-    rate, of "best" at the best of the grid."""
-    return groups(ledger, common() if kind == "common" else tuned(ledger))
 
 
 def ends(lines: Sequence[Row], wanted: Mapping[str, tuple[str, float, int]]) -> Row:
@@ -191,6 +192,12 @@ def summary(ledger: Ledger, names: Sequence[str]) -> list[Row]:
     ]
 
 
+def cost(ledger: Ledger) -> list[Row]:
+    """How many runs there are, and what they took."""
+    spent = sum(line["cpu_s"] for line in ledger.lines.values()) / 3600
+    return [{"runs": len(ledger.lines), "core hours": f"{spent:.2f}"}]
+
+
 COLOURS = {
     "mini-batch": "#222222",
     "Local": "#ee6677",
@@ -217,6 +224,14 @@ def panels(count: int, title: str, width: float = 4.2, height: float = 3.8) -> t
         one.grid(alpha=0.3)
         one.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def band(axes: Any, places: Any, rows: Any, colour: str, label: str) -> None:
+    """Means over `rows` (seeds, places), and Student's 95 % intervals around them."""
+    values = np.asarray(rows)
+    middle, half = values.mean(axis=0), np.array([half_width(list(v)) for v in values.T])
+    axes.plot(places, middle, color=colour, label=label)
+    axes.fill_between(places, middle - half, middle + half, color=colour, alpha=0.15)
 
 
 def legend(figure: Any, axes: Any, columns: int) -> None:
