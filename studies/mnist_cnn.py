@@ -18,17 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from command import Ledger, add_mnist, run_missing, study
+from command import Ledger, add_mnist, groups, run_missing, study
 from pages import (
-    best_rate,
-    chosen,
+    banded,
     difference,
-    ends,
     fill_all,
     last,
     legend,
     panels,
-    rates,
     save,
     summary,
     write_csv,
@@ -49,7 +46,6 @@ STEPS = EPOCHS * SAMPLES // (BATCH * WORKERS)  # of eight workers: 880
 EVALUATIONS = 10
 SEEDS = (1, 2, 3)
 COMMON_RATE = 0.1  # the paper's
-RATES = (0.03, 0.1, 0.3)  # the one grid, for every algorithm, on seed 1
 FIXED = {
     "model": "mnist-cnn", "hidden": (16, 16, 32, 32), "data": "mnist", "augment": "rotate-zoom",
     "batch": BATCH, "momentum": 0.0, "rate_schedule": "linear-tail",
@@ -71,26 +67,9 @@ def load(path: str) -> tuple[Dataset, Dataset]:
     return parts(data.load("mnist", path, held_back=TEST_SHARE), VALIDATION, SAMPLES)
 
 
-def common() -> list[Cell]:
+def cells() -> list[Cell]:
     """Every algorithm at the paper's rate, seed by seed."""
     return [_cell(name, COMMON_RATE, seed) for seed in SEEDS for name in ALGORITHMS]
-
-
-def sweep() -> list[Cell]:
-    """Every algorithm at every rate of the grid, one seed."""
-    return [cell for cells in zip(*map(sweep_of, ALGORITHMS), strict=True) for cell in cells]
-
-
-def tuned(ledger: Ledger) -> list[Cell]:
-    """Every algorithm at its best rate of the sweep, all seeds; of those whose sweep is done."""
-    rates = {name: best_rate(ledger, sweep_of(name)) for name in ALGORITHMS}
-    found = [(name, rate) for name, rate in rates.items() if rate is not None]
-    return [_cell(name, rate, seed) for seed in SEEDS for name, rate in found]
-
-
-def sweep_of(name: str) -> list[Cell]:
-    """The runs that choose an algorithm's rate."""
-    return [_cell(name, rate, SEEDS[0]) for rate in RATES]
 
 
 def run_cell(cell: Cell, datasets: tuple[Dataset, Dataset]) -> dict[str, Any]:
@@ -127,33 +106,39 @@ COLOURS = {
 }  # fmt: skip
 
 
-def outcomes(ledger: Ledger, kind: str) -> list[Row]:
-    """Final results: mean and deviation over seeds."""
+def outcomes(ledger: Ledger) -> list[Row]:
+    """Final results: means over seeds, and half-widths of Student's 95 % intervals."""
     return [
         {"algorithm": cell["name"], "rate": f"{cell['rate']:g}", "seeds": len(lines)}
-        | ends(lines, ENDS)
+        | {
+            heading: banded([factor * last(line, name) for line in lines], digits)
+            for heading, (name, factor, digits) in ENDS.items()
+        }
         | {"samples computed": f"{last(lines[0], 'samples_computed'):.0f}"}
-        | ends(lines, {"virtual s": ("time_s", 1, 1)})
-        for cell, lines in chosen(ledger, kind, common, tuned)
+        | {"virtual s": banded([last(line, "time_s") for line in lines], 1)}
+        for cell, lines in groups(ledger, cells())
     ]
 
 
-def against_serial(ledger: Ledger, kind: str) -> list[Row]:
-    """Test error less that of the serial run of the same seed, in images of 10,000."""
-    found = {cell["name"]: lines for cell, lines in chosen(ledger, kind, common, tuned)}
-    serial = found.pop("serial", [])
+def differences(ledger: Ledger) -> list[Row]:
+    """Test errors less those of the same seeds, in images of 10,000: of all less serial, and of
+    eight workers less mini-batch."""
+    found = {cell["name"]: lines for cell, lines in groups(ledger, cells())}
+    pairs = [(name, base) for base in ("serial", "mini-batch") for name in found]
+    order = list(found)
     return [
-        {"algorithm": f"{name} less serial", **difference(lines, serial, "test_error", 1e4, 0)}
-        for name, lines in found.items()
-        if len(lines) == len(serial)
+        {"images of 10,000": f"{name} less {base}"}
+        | difference(found[name], found[base], "test_error", 1e4, 0)
+        for name, base in pairs
+        if base in found and order.index(name) > order.index(base)
     ]
 
 
-def figure(ledger: Ledger, kind: str) -> Any:
+def figure(ledger: Ledger) -> Any:
     """Training and validation loss over computed samples: mean over seeds, band least to most."""
-    title = f"the common rate {COMMON_RATE:g}" if kind == "common" else "each at its best rate"
-    drawn, axes = panels(2, f"MNIST CNN 16-16-32-32, 8 virtual workers, {title}", 4.6)
-    for cell, lines in chosen(ledger, kind, common, tuned):
+    title = f"MNIST CNN 16-16-32-32, 8 virtual workers, the paper's rate {COMMON_RATE:g}"
+    drawn, axes = panels(2, title, 4.6)
+    for cell, lines in groups(ledger, cells()):
         finished = [line for line in lines if "failure" not in line]
         if not finished:
             continue
@@ -177,27 +162,20 @@ def figure(ledger: Ledger, kind: str) -> Any:
 
 def page(text: str, ledger: Ledger) -> str:
     """The page `text` with its tables from the ledger."""
-    tables = {
-        "common": outcomes(ledger, "common"), "best": outcomes(ledger, "best"),
-        "serial": against_serial(ledger, "best"), "rates": rates(ledger, ALGORITHMS, sweep_of, 4),
-    }  # fmt: skip
-    return fill_all(text, tables)
+    return fill_all(text, {"common": outcomes(ledger), "differences": differences(ledger)})
 
 
 def write(folder: Path) -> None:
-    """summary.csv, the figures, and the page's tables."""
+    """summary.csv, the figure, and the page's tables."""
     ledger = Ledger(folder / "runs.jsonl")
     write_csv(folder / "summary.csv", summary(ledger, COLUMNS))
-    save(figure(ledger, "common"), folder / "common.png")
-    if tuned(ledger):
-        save(figure(ledger, "best"), folder / "best.png")
+    save(figure(ledger), folder / "common.png")
     write_page(folder, page, ledger)
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
     datasets = load(arguments.data)
-    for cells in (common, sweep, lambda: tuned(ledger)):
-        run_missing(cells(), ledger, lambda cell: run_cell(cell, datasets))
+    run_missing(cells(), ledger, lambda cell: run_cell(cell, datasets))
 
 
 def main() -> int:

@@ -1,15 +1,11 @@
-"""The two studies of convolutional networks: their cells, their tables, what a run keeps."""
+"""What studies of algorithms at several rates share, and the reduced Table I: cells, tables."""
 
-import importlib
-import math
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "results"
 SHARED = Path(os.environ.get("MPISGD_DATA", ROOT.parent / "shared" / "data"))
 
 
@@ -55,14 +51,9 @@ def test_an_optimum_on_the_edge_of_its_grid_is_marked():
 
 
 def test_all_algorithms_compute_equally_many_samples():
-    import mnist_cnn as mnist
     import table_one as table
 
-    assert mnist.STEPS * mnist.WORKERS * mnist.BATCH == mnist.EPOCHS * mnist.SAMPLES
-    assert mnist.SAMPLES % (mnist.BATCH * mnist.WORKERS) == 0  # no ragged step
-    assert mnist.STEPS % mnist.EVALUATIONS == 0
     assert table.SAMPLES % (table.BATCH * table.RANKS) == 0
-    assert len(mnist.common()) == len(mnist.SEEDS) * len(mnist.ALGORITHMS) == 18
     assert len(table.sweep()) == len(table.RATES) * len(table.ALGORITHMS) == 9
 
 
@@ -84,34 +75,6 @@ def test_the_table_ones_step_has_the_ratio_its_page_states():
 
 
 @pytest.mark.skipif(
-    not (SHARED / "mnist").is_dir(), reason="no MNIST files: set MPISGD_DATA to their parent"
-)
-def test_a_cell_of_the_mnist_cnn_keeps_validation_and_test_apart(monkeypatch):
-    import mnist_cnn
-
-    validation, final = (
-        replace(part, test_inputs=part.test_inputs[:64], test_targets=part.test_targets[:64])
-        for part in mnist_cnn.load(str(SHARED / "mnist"))
-    )
-    assert validation.samples == final.samples == mnist_cnn.SAMPLES
-    assert not {image.tobytes() for image in validation.test_inputs} & {
-        image.tobytes() for image in final.test_inputs
-    }
-    monkeypatch.setattr(mnist_cnn, "STEPS", 10)
-    monkeypatch.setattr(mnist_cnn, "WORKERS", 2)
-    for name in ("serial", "DaSGD", "async"):
-        varied, ranks = mnist_cnn.ALGORITHMS[name]
-        shrunk = varied, min(ranks, 2) + (ranks > 8)
-        monkeypatch.setitem(mnist_cnn.ALGORITHMS, name, shrunk)
-        cell = {"name": name, "rate": 0.03, "seed": 1}
-        result = mnist_cnn.run_cell(cell, (validation, final))
-        assert result["samples_computed"][-1] == 10 * 2 * 32
-        assert len(result["loss"]) == mnist_cnn.EVALUATIONS
-        assert all(math.isfinite(value) for value in result["train_loss"])
-        assert result["test_loss"] != result["loss"][-1]
-
-
-@pytest.mark.skipif(
     not (SHARED / "cifar10").is_dir(), reason="no CIFAR-10 files: set MPISGD_DATA to their parent"
 )
 def test_the_table_ones_images_are_split_once():
@@ -125,30 +88,11 @@ def test_the_table_ones_images_are_split_once():
     assert len(images[0] & (images[1] | images[2])) == 0
 
 
-@pytest.mark.parametrize("study", ["mnist-cnn", "table-one"])
-def test_the_committed_pages_show_what_their_ledgers_hold(study):
-    from command import Ledger
+def test_tables_average_what_is_finite_at_the_end():
+    from pages import ends
 
-    folder = RESULTS / f"study-{study}"
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    page = importlib.import_module(study.replace("-", "_")).page
-    assert page(text, Ledger(folder / "runs.jsonl")) == text
-
-
-def test_both_studies_tables_choose_group_and_average_alike(tmp_path):
-    from command import Ledger
-    from pages import chosen, ends
-
-    ledger = Ledger(tmp_path / "runs.jsonl")
-    cells = [{"name": name, "rate": 0.1, "seed": seed} for seed in (1, 2) for name in "ab"]
-    for cell, loss in zip(cells[:3], (2.0, 5.0, 4.0), strict=True):
-        ledger.add(cell, line(loss))
-    common = chosen(ledger, "common", lambda: cells, lambda ledger: [])
-    assert [(cell, len(lines)) for cell, lines in common] == [
-        ({"name": "a", "rate": 0.1}, 2), ({"name": "b", "rate": 0.1}, 1)
-    ]  # fmt: skip
-    best = chosen(ledger, "best", list, lambda found: cells[:1] if found is ledger else [])
-    assert [lines for _, lines in best] == [[ledger[cells[0]]]]
     wanted = {"final loss": ("loss", 10, 1), "error": ("test_error", 1, 2)}
-    assert ends(common[0][1], wanted) == {"final loss": "30.0 ± 14.1", "error": "0.30 ± 0.14"}
+    assert ends([line(2.0), line(4.0)], wanted) == {
+        "final loss": "30.0 ± 14.1", "error": "0.30 ± 0.14"
+    }  # fmt: skip
     assert ends([line(1.0, failure="not finite")], wanted) == {"final loss": "-", "error": "-"}
