@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -104,6 +104,20 @@ class Runner:
     def close(self) -> None:
         """Give all requests back. Only this rank's affair."""
         raise NotImplementedError
+
+    def _discard(self, phases: Sequence[Any]) -> None:
+        """Give the requests of all its phases back, once."""
+        if self._closed:
+            return
+        self._closed = True
+        _in_flight.discard(self)
+        for phase in phases:
+            phase.free()
+        if self._position < self._end:  # its result will never come
+            self._phases, self._position, self._end = [Check(self._refuse)], 0, 1
+
+    def _refuse(self) -> None:
+        raise AllreduceError(f"{self.name} was closed while it was in flight")
 
     def __enter__(self) -> Self:
         return self
@@ -226,14 +240,7 @@ class Plan(Runner):
 
     def close(self) -> None:
         """Give all requests back; messages in flight are cancelled. Only this rank's affair."""
-        if self._closed:
-            return
-        self._closed = True
-        _in_flight.discard(self)
-        for phase in self._first + self._body:
-            phase.free()
-        if self._position < self._end:  # its result will never come
-            self._phases, self._position, self._end = [Check(self._refuse)], 0, 1
+        self._discard(self._first + self._body)
 
     def _compare(self, maxima: dict[str, int], minima: dict[str, int]) -> None:
         """Raises Mismatch; every rank sees the same extremes, hence all raise."""
@@ -244,9 +251,6 @@ class Plan(Runner):
                 f"ranks called {self.name} with different {ranges} "
                 f"(rank {self.rank}: {self._target.size} of {self._target.dtype})"
             )
-
-    def _refuse(self) -> None:
-        raise AllreduceError(f"{self.name} was closed while it was in flight")
 
     def _stall(self, seconds: float) -> str:
         peers = self._phases[self._position].pending()

@@ -51,6 +51,7 @@ AVERAGING = {
     "local": "--algorithm local --tau 3",
     "dasgd": "--algorithm dasgd --tau 4 --delay 2",
     "dasgd-tau": "--algorithm dasgd --tau 4 --delay 4 --merge delta",
+    "gossip": "--algorithm gossip --tau 3 --delay 2",
     "stale": "--algorithm stale --staleness 3",
 }
 SERVED = {

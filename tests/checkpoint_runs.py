@@ -47,6 +47,8 @@ AVERAGING: dict[str, dict[str, Any]] = {
     "streaming": {"algorithm": "streaming-diloco", "tau": 4, "delay": 2, "fragments": 3},
     "post-local": {"algorithm": "post-local", "tau": 2, "switch": 5},
     "easgd": {"algorithm": "easgd", "tau": 2, "elasticity": 0.7},
+    "gossip": {"algorithm": "gossip", "tau": 3, "delay": 2, "momentum": 0.9},
+    "gossip-tau": {"algorithm": "gossip", "tau": 2, "delay": 2, "wire": "int8", "ema": 0.9},
     "stale": {"algorithm": "stale", "staleness": 3, "ramp": 4, "clip": 1.0},
 }
 SERVED: dict[str, dict[str, Any]] = {

@@ -78,7 +78,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("train --warm-up=-1", ["--warm-up", "'-1'", "0.."]),
     ("train --trust 0.1", ["--trust", "0.1", "sgd has none", "lars does"]),
     ("train --decoupled", ["--decoupled", "needs --weight-decay"]),
-    ("train --initial own", ["--initial", "own", "local and dasgd"]),
+    ("train --initial own", ["--initial", "own", "local, dasgd, gossip"]),
     ("train --optimiser lars --algorithm async", ["--optimiser", "lars", "shards"]),
     ("train --clip 0", ["--clip", "'0'", "> 0"]),
     ("train --momentum 1", ["--momentum '1'", "< 1"]),

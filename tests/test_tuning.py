@@ -218,7 +218,7 @@ def test_blocking_calls_carry_only_what_is_waited_for(table):
         weights = Parameters({"w": (256,)})
         return auto.settled(experiment, weights, [0] * 2, False, lambda: None).allreduce
 
-    for algorithm in ("minibatch", "local", "slowmo", "diloco", "post-local"):
+    for algorithm in ("minibatch", "local", "slowmo", "diloco", "post-local", "gossip"):
         assert took(algorithm=algorithm) == "mpi"
     for algorithm in ("minibatch-overlap", "streaming-diloco", "easgd"):
         assert took(algorithm=algorithm) == "tree"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -28,7 +29,8 @@ class Traffic:
         self.network, self.ranks, self.processes = network, ranks, processes
         self._seed, self._made = seed, count(made)
         self._single = np.random.default_rng([seed, _SINGLE, made])
-        self._programs: dict[tuple, Program] = {}
+        self._programs: dict[tuple, Program] = {}  # of single messages
+        self._played: WeakKeyDictionary[Schedule, dict[tuple, Program]] = WeakKeyDictionary()
 
     def collective(
         self,
@@ -42,10 +44,10 @@ class Traffic:
         size = len(self.processes)
         if schedule.size != size:
             raise AllreduceError(f"{schedule.name} is for {schedule.size} ranks, not {size}")
-        key = (schedule, nbytes, itemsize, chunks, adds)
-        if key not in self._programs:
-            self._programs[key] = prepare(schedule, nbytes, self.network, itemsize, chunks, adds)
-        program = self._programs[key]
+        key, programs = (nbytes, itemsize, chunks, adds), self._played.setdefault(schedule, {})
+        if key not in programs:
+            programs[key] = prepare(schedule, nbytes, self.network, itemsize, chunks, adds)
+        program = programs[key]
         generator = np.random.default_rng([self._seed, next(self._made)])
         factors = lognormal(generator, self.network.noise, len(program.source)).tolist()
         return Collective(program, factors, schedule.name)

@@ -22,6 +22,7 @@ ALGORITHMS = {
     "streaming-diloco": "mpisgd.algorithms.diloco:streaming",
     "post-local": "mpisgd.algorithms.post_local:post_local",
     "easgd": "mpisgd.algorithms.easgd:easgd",
+    "gossip": "mpisgd.algorithms.gossip:gossip",
     "stale": "mpisgd.algorithms.stale:stale",
 }
 

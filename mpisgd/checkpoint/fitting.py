@@ -27,7 +27,7 @@ class Begun(Exception):
 class Trial(Place):
     """A place where an algorithm names what it needs, and goes no further."""
 
-    def plan(self, buffer: Any, raw: Any = None, error: Any = None) -> Any:
+    def plan(self, *how: Any, pairs: bool = False) -> Any:
         return self
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -170,6 +170,7 @@ def _advise_case(case: study.Case, spread: Any) -> Advice:
         parts=epoch.buckets(step, asked.message_bytes(case.net), asked.bucket_bytes),
         ready_s=step.forward_s + step.backward_s,
         part_s=case.allreduce_s,
+        pair_s=case.exchange_s(asked.message_bytes(case.net)),
         settings=() if asked.wire is None else ("--wire", asked.wire),
     )
 

@@ -13,6 +13,7 @@ from allreduce.arrays import HOST
 from allreduce.collectives import Maker, carrier
 from allreduce.communicator import Communicator, abort
 from allreduce.errors import Stalled
+from allreduce.pairs import Pairs, meeting
 from mpisgd.algorithms.policies import POLICIES
 from mpisgd.data import Dataset
 from mpisgd.drivers.job import Job, Outcome
@@ -131,7 +132,7 @@ class Averaging:
             step_timer=step_timer(experiment.straggler, experiment.step_seconds, experiment.seed),
             thread_comm=session.thread_comm(comm) if experiment.progress == "thread" else None,
             keep=None if job.checkpointing is None else self._save,
-            during=experiment.evaluate == "during",
+            during=experiment.evaluate == "during", pairs=partial(Pairs, cuda_aware=cuda_aware),
         )  # fmt: skip
         rests, resumed = None, job.resumed
         if job.checkpointing is not None:
@@ -290,6 +291,8 @@ class MpiWorld:
         probe = build_worker(experiment, dataset, Place(self.rank, self.size))
         cuda_aware = self._awareness.aware
         allreduce = _maker(experiment, self.size, self.places.nodes, cuda_aware)
+        if experiment.algorithm == delays.PAIRED:
+            allreduce = partial(meeting, cuda_aware=cuda_aware)
         self._times = delays.measure(self.comm, allreduce, experiment, probe)
         return delays.tuned(experiment, self._times)
 

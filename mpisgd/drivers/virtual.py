@@ -13,6 +13,7 @@ import numpy as np
 
 from allreduce.compress import priced
 from allreduce.errors import Stalled
+from allreduce.pairs import across, matching
 from allreduce.simulate import simulate
 from allreduce.simulate.workload import Workload
 from mpisgd.algorithms.policies import POLICIES
@@ -21,7 +22,7 @@ from mpisgd.data import Dataset
 from mpisgd.drivers.job import Job, Outcome
 from mpisgd.drivers.rows import Recording
 from mpisgd.experiment.building import Place, algorithm_run, build_worker
-from mpisgd.experiment.delays import Times, parameters_wire, tuned
+from mpisgd.experiment.delays import PAIRED, Times, parameters_wire, tuned
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.stragglers import told_deaths
 from mpisgd.experiment.virtual_time import (
@@ -235,7 +236,9 @@ class VirtualWorld:
         place, cluster = Place(0, experiment.ranks), virtual_network(experiment)
         parameters = build_worker(experiment, dataset, place).parameters
         schedule, carried = priced(
-            parameters_wire(experiment, parameters), virtual_schedule(experiment, cluster),
+            parameters_wire(experiment, parameters),
+            matching(across(self.size)) if experiment.algorithm == PAIRED
+            else virtual_schedule(experiment, cluster),
             parameters.buffer.size, parameters.buffer.itemsize,
         )  # fmt: skip
         ends = simulate(schedule, network=cluster, chunks=experiment.chunks, **carried._asdict())

@@ -18,7 +18,7 @@ from mpisgd.values.schedules import AUTO
 if TYPE_CHECKING:
     from mpisgd.experiment.experiment import Experiment
 
-MERGING = ("local", "dasgd")  # average models that need not begin alike
+MERGING = ("local", "dasgd", "gossip")  # average models that need not begin alike
 
 
 def mistakes(e: "Experiment") -> Iterator[UsageError]:
@@ -112,7 +112,7 @@ def _unfitting_updates(e: "Experiment") -> Iterator[UsageError]:
     if e.decoupled and not e.weight_decay:
         yield UsageError("--decoupled", None, "needs --weight-decay above 0")
     if e.initial == "own" and e.algorithm in {*ALGORITHMS, *POLICIES} - {*MERGING}:
-        allowed = f"only {' and '.join(MERGING)} average models that begin apart"
+        allowed = f"only {', '.join(MERGING)} average models that begin apart"
         yield UsageError("--initial", e.initial, allowed)
     if e.ema_warm_up and e.ema is None:
         yield UsageError("--ema-warm-up", None, "needs --ema, the decay to come to")

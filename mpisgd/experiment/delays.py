@@ -14,10 +14,11 @@ from mpisgd.experiment.experiment import Experiment
 from mpisgd.mpi import tags
 
 REPETITIONS = 7
+PAIRED = "gossip"  # whose averages are of pairs
 
 
 class Times(NamedTuple):
-    """Seconds of a step's computation and of an all-reduce of the parameters, the same on all
+    """Seconds of a step's computation and of an average of the parameters, the same on all
     ranks."""
 
     step_s: float

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allreduce.collectives import NAMES
+from mpisgd.predict.costs import COSTS, counts
 from mpisgd.predict.epoch import (
     ALGORITHMS,
     PAPER,
@@ -49,7 +50,9 @@ def assumption(advice: "Advice") -> list[str]:
         return []
     return [
         f"assumed of minibatch-overlap, not measured: {EVEN_BUCKETS} equal buckets, ready evenly "
-        "over the last two thirds of a step; where the last one is larger, it hides less"
+        "over the last two thirds of a step; where the last one is larger, it hides less",
+        "assumed of gossip, not measured: two ranks take t_c over the number of times that the "
+        "all-reduce sends all parameters in a row; where that is not known, t_c",
     ]
 
 
@@ -113,6 +116,7 @@ def advise(
     parts: list[Bucket] | None = None,
     ready_s: float | None = None,
     part_s: Callable[[float], float] | None = None,
+    pair_s: float | None = None,
     settings: Sequence[str] = (),
 ) -> Advice:
     """Advice for `workers` ranks whose local step takes `step_s` and all-reduce `allreduce_s`.
@@ -121,7 +125,8 @@ def advise(
     (bytes), settings (options of `train`): go into the command lines. parts, ready_s, part_s:
     gradient buckets for `minibatch-overlap`, the end of backward, and the seconds of an all-reduce
     of so many bytes; without them eight equal buckets over the last two thirds of the step are
-    assumed, at t_c in proportion to bytes.
+    assumed, at t_c in proportion to bytes. pair_s: seconds of an average of two ranks; without it,
+    as many of t_c as the all-reduce sends whole vectors in a row, or all where that is not known.
     Raises UsageError for nonsense: t_p = 0, nan, 0 workers, tau < d.
     """
     delay = delay_rule(step_s, allreduce_s, workers)
@@ -139,13 +144,15 @@ def advise(
     overlap = overlap_cost(step_s, ready_s, parts, part_s, workers, conditions)
     shares = {"dasgd": share, "streaming-diloco": effective_share(tau, delay, xi)}
     nbytes = sum(part.nbytes for part in parts)
+    pair_s = _pair_s(allreduce_s, workers, allreduce) if pair_s is None else pair_s
     rows = []
     for name in ALGORITHMS:
         found = rhythm(name, tau, delay)
-        whole = allreduce_s if found.parts == 1 else part_s(nbytes / found.parts)
+        t_c = pair_s if found.pairs else allreduce_s
+        whole = t_c if found.parts == 1 else part_s(nbytes / found.parts)
         cost = rhythm_cost(step_s, whole, workers, found, conditions)
         cost = overlap if name == "minibatch-overlap" else cost
-        rows.append(_row(name, cost, found.tau, shares.get(name, 1.0), allreduce_s))
+        rows.append(_row(name, cost, found.tau, shares.get(name, 1.0), t_c))
     own = _own_options(tau, delay, xi, merge, bucket)
     for row in rows:
         row["command"] = _command(workers, row["algorithm"], own, allreduce, batch, settings)
@@ -168,6 +175,13 @@ def advise(
         fastest=min(rows[: len(PAPER)], key=lambda row: row["effective_step_s"])["algorithm"],
         even=even and workers > 1,
     )
+
+
+def _pair_s(allreduce_s: float, workers: int, allreduce: str | None) -> float:
+    """What two ranks take, as far as an all-reduce of all tells."""
+    if allreduce not in COSTS:
+        return allreduce_s
+    return allreduce_s / max(1.0, counts(allreduce, workers).volume)
 
 
 def _row(name: str, cost: StepCost, tau: int, share: float, allreduce_s: float) -> dict[str, Any]:
@@ -194,6 +208,7 @@ def _own_options(
         "minibatch-overlap": [] if bucket is None else ["--bucket", str(max(1, round(bucket)))],
         **{name: ["--tau", str(tau)] for name in ("local", "slowmo", "diloco", "easgd")},
         "post-local": ["--tau", str(tau)],
+        "gossip": ["--tau", str(tau), "--delay", str(delay)],
         "streaming-diloco": ["--tau", str(tau), "--delay", str(delay), "--xi", f"{xi:g}"],
         "dasgd": ["--tau", str(tau), "--delay", str(delay), "--merge", merge, *convex],
     }

@@ -17,13 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from allreduce.pairs import partners
 from mpisgd.predict.paleo import FLOAT_BYTES, StepTime
 from mpisgd.training.effective import MERGES
 from mpisgd.values.errors import UsageError
 from mpisgd.values.quantities import number, whole
 
 PAPER = ("minibatch", "minibatch-overlap", "local", "dasgd")
-RELATED = ("slowmo", "diloco", "post-local", "streaming-diloco", "easgd")
+RELATED = ("slowmo", "diloco", "post-local", "streaming-diloco", "easgd", "gossip")
 ALGORITHMS = (*PAPER, *RELATED)
 FRAGMENTS = 2  # of streaming-diloco, as `train` has it
 RULE_TOLERANCE = 1e-9
@@ -65,11 +66,13 @@ class StepCost(NamedTuple):
 
 
 class Rhythm(NamedTuple):
-    """`parts` averages of 1/parts of x each, every `tau` steps, needed `delay` steps later."""
+    """`parts` averages of 1/parts of x each, every `tau` steps, needed `delay` steps later;
+    `pairs`: over two ranks, not all."""
 
     tau: int
     delay: int
     parts: int = 1
+    pairs: bool = False
 
 
 class Bucket(NamedTuple):
@@ -126,8 +129,10 @@ def averaging_cost(
     tau: int = 1,
     delay: int = 0,
     conditions: Conditions | None = None,
+    pairs: bool = False,
 ) -> StepCost:
-    """One step of an algorithm that averages every tau steps and merges d steps later.
+    """One step of an algorithm that averages every tau steps and merges d steps later; `pairs`:
+    over two ranks, so that noise is waited for of one other.
 
     (tau, d) = (1, 0) is mini-batch SGD, (tau, 0) local SGD. For d > tau (a model only: the
     network port is serial) the stall is that of d = tau. Raises UsageError for bad times.
@@ -141,16 +146,19 @@ def averaging_cost(
     slowed = slow * min(window, background / (1 + slow))
     noise = 0.0
     if conditions.noise > 0 and workers > 1:
-        noise = _noise_wait(step_s, allreduce_s, workers, tau, delay, conditions)
+        noise = _noise_wait(step_s, allreduce_s, workers, tau, delay, conditions, pairs)
     exposed = (allreduce_s - background + stall) / tau
     return StepCost(step_s, exposed, slowed / tau, noise)
 
 
 def rhythm(algorithm: str, tau: int, delay: int) -> Rhythm:
     """What averages `algorithm` has, of those that may have these. `post-local`: once it is local;
-    before, it is `minibatch`. `easgd` needs an average when the next one begins."""
+    before, it is `minibatch`. `easgd` needs an average when the next one begins; those of `gossip`
+    are of pairs."""
     if algorithm == "easgd":
         return Rhythm(tau, tau)
+    if algorithm == "gossip":
+        return Rhythm(tau, delay, pairs=True)
     if algorithm in ("dasgd", "streaming-diloco"):
         return Rhythm(tau, delay, FRAGMENTS if algorithm == "streaming-diloco" else 1)
     return Rhythm(1, 0) if algorithm in ("minibatch", "minibatch-overlap") else Rhythm(tau, 0)
@@ -165,8 +173,8 @@ def rhythm_cost(
 ) -> StepCost:
     """One step of an algorithm with such averages, each of which takes `part_s` on a port that is
     free when it begins. Raises UsageError for bad times."""
-    tau, delay, parts = rhythm
-    cost = averaging_cost(step_s, part_s, workers, tau, delay, conditions)
+    tau, delay, parts, pairs = rhythm
+    cost = averaging_cost(step_s, part_s, workers, tau, delay, conditions, pairs)
     return cost._replace(exposed_s=cost.exposed_s * parts, slowed_s=cost.slowed_s * parts)
 
 
@@ -229,8 +237,9 @@ def overlap_cost(
 
 
 def _noise_wait(
-    step_s: float, allreduce_s: float, workers: int, tau: int, delay: int, conditions: Conditions
-) -> float:
+    step_s: float, allreduce_s: float, workers: int, tau: int, delay: int, conditions: Conditions,
+    pairs: bool = False,
+) -> float:  # fmt: skip
     """Mean seconds a step waits for slower ranks, beyond the stall of equal ranks: a seeded
     simulation of every rank's clock, as an average is ready t_c after its last rank started."""
     generator = np.random.default_rng(0)
@@ -238,13 +247,14 @@ def _noise_wait(
     shape = (NOISE_ROUNDS, tau, workers)
     factors = generator.lognormal(-variance / 2, np.sqrt(variance), shape)
     pending = conditions.progress * allreduce_s
-    noisy = _mean_wait(step_s * factors, pending, min(delay, tau))
+    noisy = _mean_wait(step_s * factors, pending, min(delay, tau), pairs)
     equal = max(0.0, pending - min(delay, tau) * step_s)
     return max(0.0, noisy - equal) / tau
 
 
-def _mean_wait(steps: np.ndarray, flight_s: float, delay: int) -> float:
-    """Mean seconds a rank waits in a round. `steps`: seconds [round, step of the round, rank].
+def _mean_wait(steps: np.ndarray, flight_s: float, delay: int, pairs: bool = False) -> float:
+    """Mean seconds a rank waits in a round. `steps`: seconds [round, step of the round, rank];
+    `pairs`: for whom it meets in that round, not for all.
 
     A round starts with an average; the rank merges it `delay` steps later. The first half is
     left out: ranks that rarely wait drift apart until they do.
@@ -254,7 +264,8 @@ def _mean_wait(steps: np.ndarray, flight_s: float, delay: int) -> float:
     clock = np.zeros(steps.shape[2])
     waits = []
     for r in range(rounds):
-        ready = clock.max() + flight_s
+        last = np.maximum(clock, clock[partners(0, r, clock.size)]) if pairs else clock.max()
+        ready = last + flight_s
         clock = clock + before[r]
         merged = np.maximum(clock, ready)
         waits.append(float((merged - clock).mean()))

@@ -126,11 +126,23 @@ class Case:
 
     def allreduce_s(self, nbytes: float) -> float:
         """Seconds of an all-reduce of `nbytes`."""
+        return self._average_s(self.allreduce, self.workers, nbytes, self.study.topology)
+
+    def exchange_s(self, nbytes: float) -> float:
+        """Seconds of an average of two ranks on different servers: a message each way."""
+        return self._average_s("butterfly", min(self.workers, 2), nbytes, "flat")
+
+    def _average_s(self, allreduce: str, ranks: int, nbytes: float, topology: str) -> float:
         study = self.study
-        how = (self.allreduce, self.workers, nbytes, study.network, study.rounding, study.topology)
+        how = (allreduce, ranks, nbytes, study.network, study.rounding, topology)
         if study.wire is None:
             return costs.allreduce_s(*how)
         return wires.allreduce_s(study.wire, self.shared, *how)
+
+    def communication_s(self, algorithm: str) -> float:
+        """Of a round's average of all parameters, whether of all ranks or of two."""
+        pairs = epoch.rhythm(algorithm, *self.rhythm).pairs
+        return (self.exchange_s if pairs else self.allreduce_s)(self.study.message_bytes(self.net))
 
     @cached_property
     def shared(self) -> float:
@@ -158,7 +170,7 @@ class Case:
     def cost(self, algorithm: str) -> tuple[epoch.StepCost, int, int]:
         """The cost of a step of `algorithm`, and its tau and d."""
         rhythm = epoch.rhythm(algorithm, *self.rhythm)
-        tau, delay, _ = rhythm
+        tau, delay, *_ = rhythm
         conditions = self.study.conditions
         if algorithm == "minibatch-overlap":
             parts = epoch.buckets(
@@ -169,7 +181,8 @@ class Case:
                 self.step.step_s, ready, parts, self.allreduce_s, self.workers, conditions
             )
         else:
-            part_s = self.allreduce_s(self.study.message_bytes(self.net) / rhythm.parts)
+            average_s = self.exchange_s if rhythm.pairs else self.allreduce_s
+            part_s = average_s(self.study.message_bytes(self.net) / rhythm.parts)
             cost = epoch.rhythm_cost(self.step.step_s, part_s, self.workers, rhythm, conditions)
         return cost, tau, delay
 
@@ -275,14 +288,14 @@ def epoch_columns(case: Case, algorithm: str) -> dict[str, Any]:
     # Strong scaling keeps the global batch, whatever the slowest worker's part of it.
     together = study.batch if study.scaling == "strong" else case.workers * local_batch
     count = epoch.iterations(study.samples, 1, together)
-    t_c = case.whole_allreduce_s
+    own_s = case.communication_s(algorithm)
     return {
         "algorithm": algorithm,
         "tau": tau,
         "delay": delay,
         "iterations": count,
         "compute_s": cost.compute_s,
-        "allreduce_s": t_c,
+        "allreduce_s": case.whole_allreduce_s,
         "exposed_s": cost.exposed_s,
         "slowed_s": cost.slowed_s,
         "noise_s": cost.noise_s,
@@ -291,7 +304,7 @@ def epoch_columns(case: Case, algorithm: str) -> dict[str, Any]:
         "round_bytes": case.shared * study.message_bytes(case.net),
         "effective_share": share,
         "effective_step_s": cost.step_s / share if share else float("inf"),
-        "hidden_share": max(0.0, 1 - cost.exposed_s * tau / t_c) if t_c else None,
+        "hidden_share": max(0.0, 1 - cost.exposed_s * tau / own_s) if own_s else None,
         "samples_per_s": together / cost.step_s,
         "epoch_s": count * cost.step_s,
         "epoch_compute_s": count * cost.compute_s,

@@ -53,7 +53,8 @@ TERMS = {
     "backward; local, slowmo, diloco: parameters every tau steps; dasgd: every tau steps, merged d "
     "steps later; "
     "streaming-diloco: the same by halves, in turn; easgd: every tau steps, needed at the next; "
-    "post-local: as local, once it is",
+    "post-local: as local, once it is; gossip: parameters of pairs every tau steps, merged d steps "
+    "later",
     "iterations": "steps of one epoch: ceil(samples / global batch)",
     "exposed_s": "seconds of a step, on average, that wait for communication",
     "slowed_s": "seconds of a step, on average, by which communication in flight slows computation",
@@ -61,9 +62,11 @@ TERMS = {
     "step_s": "seconds of one step: compute_s + exposed_s + slowed_s + noise_s",
     "round_s": "seconds from one average to the next: tau * step_s",
     "round_bytes": "bytes that a round averages: those of the parameters, whatever the algorithm, "
-    "or what --wire leaves of them; what a rank sends for them is the all-reduce's affair",
+    "or what --wire leaves of them; what a rank sends for them is the all-reduce's affair; in "
+    "gossip it sends and receives them once, in t_1 = latency + bytes / bandwidth + their sum",
     "effective_step_s": "seconds of one effective step: step_s / effective_share",
-    "hidden_share": "1 - exposed / t_c of a round: the share of communication that is hidden",
+    "hidden_share": "1 - exposed / t_c of a round: the share of communication that is hidden; of "
+    "gossip, t_1 in place of t_c",
     "samples_per_s": "samples all ranks compute in a second",
     "epoch_s": "seconds of one epoch: iterations * step_s; not time to accuracy: under weak "
     "scaling the global batch grows with the ranks",

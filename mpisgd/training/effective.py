@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 DELAYED = ("dasgd", "streaming-diloco")  # merge averages late, and so lose work
-KEEPING = (*DELAYED, "easgd")  # and in these ranks stay apart
-AVERAGING = (*DELAYED, "local", "post-local", "slowmo", "diloco", "easgd")  # every tau steps
+KEEPING = (*DELAYED, "easgd", "gossip")  # and in these ranks stay apart
+AVERAGING = (*KEEPING, "local", "post-local", "slowmo", "diloco")  # every tau steps
 MERGES = ("convex", "delta", "overwrite")
 
 

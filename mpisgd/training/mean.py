@@ -125,7 +125,7 @@ class Mean:
         """Of the flat values [low, high), in `part`; `raw` are its signals."""
         worker, left_out = self.worker, None
         if worker.wire is None:
-            return worker.site.plan(part)
+            return self._make(part)
         wire = Wire(worker.wire, *raw, shapes=self.source.within(low, high))
         if compresses(worker.wire):
             left_out = compress.memory(wire, part.size, part.dtype)
@@ -133,7 +133,10 @@ class Mean:
             left_out = 0 * part
         if left_out is not None:
             left_out = worker.keep(name, left_out)
-        return worker.site.plan(part, wire, left_out)
+        return self._make(part, wire, left_out)
+
+    def _make(self, part: Any, *wired: Any) -> Any:
+        return self.worker.site.plan(part, *wired)
 
     def _sign(self, share: float) -> None:
         """What goes beside the values: this rank's signals, and that it takes part."""

@@ -30,6 +30,9 @@ class PendingAllreduce(Protocol):
     def start(self) -> None:
         """Begin; the buffer is not to be touched until it was waited for."""
 
+    def meet(self, number: int, met: np.ndarray) -> None:
+        """Of pairs: whom each rank meets from the next start on, which is of round `number`."""
+
     def state(self) -> dict[str, float]:
         """When it began and arrived (s), of one that has been waited for."""
 
@@ -90,10 +93,10 @@ class Site(Protocol):
         """Around an update of the parameters: its time counts as such."""
 
     def plan(
-        self, buffer: np.ndarray, wire: Wire | None = None, error: Any = None
+        self, buffer: np.ndarray, wire: Wire | None = None, error: Any = None, pairs: bool = False
     ) -> PendingAllreduce:
         """A mean over all ranks, in place; in the same order on every rank. `wire`, `error`: as of
-        a Plan."""
+        a Plan; `pairs`: over this rank and whom it meets."""
 
     def wait(self, pending: PendingAllreduce) -> Steps:
         """Until `pending`, which was started, has arrived."""

@@ -1,7 +1,7 @@
 """What an averaging algorithm may ask for, whichever world it runs in."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from mpisgd.training.buckets import borders
 from mpisgd.training.gradient import GradientWorker, finite
 from mpisgd.training.mean import Mean
 from mpisgd.training.optimisers import EMA, Optimiser
+from mpisgd.training.pairs import PairMean
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.report import PARAMETERS
 from mpisgd.training.rounds import Rounds
@@ -23,6 +24,7 @@ from mpisgd.training.site import Site
 from mpisgd.values.errors import NotFinite
 
 Steps = Generator[None, None, None]
+M = TypeVar("M", bound=Mean)
 
 
 class Worker(GradientWorker):
@@ -65,6 +67,7 @@ class Worker(GradientWorker):
         self.anchor: np.ndarray | None = None  # what all ranks held last, where a mean needs it
         self.anchored = True  # since the last mean of parameters
         self.age: int | None = None  # of the last gradient, in updates, if it may be old
+        self.partner: int | None = None  # whom it has met in this step, of pairs; -1 for nobody
         self.means: list[Mean] = []  # in the order in which they were named
         self.kept: dict[str, np.ndarray] = {}  # what the algorithm carries on, see `keep`
         self.samples_used: np.ndarray | None = None  # so far, where that is not all
@@ -132,6 +135,8 @@ class Worker(GradientWorker):
         nothing but `step` is in a local variable of the algorithm."""
         self._check()
         columns = {} if self.age is None else {"staleness": self.age}
+        if self.partner is not None:
+            columns, self.partner = columns | {"partner": self.partner}, -1
         told = {"loss": self.loss, "samples": self.samples, "rate": self.rate(self.step)}
         self.site.end_step(**(told | columns | own))
         if self._evaluates():
@@ -222,9 +227,9 @@ class Worker(GradientWorker):
         if self.report is not None and self.report.waits:
             self._judge(self.report.parameters(), self.step)
 
-    def read_signals(self, extra: np.ndarray) -> Steps:
+    def read_signals(self, signals: Iterable[float]) -> Steps:
         """What the signals of all ranks, behind an average, say. Raises NotFinite."""
-        not_finite, stop, rest = extra.tolist()
+        not_finite, stop, rest = signals
         if not_finite > 0:
             self.settle()
             raise first_not_finite((yield from self.site.gather(self.first_not_finite)))
@@ -268,7 +273,15 @@ class Worker(GradientWorker):
     ) -> Mean:
         """An average of `source` over all ranks, to be started as often as needed. Name it once,
         before the loop, in the same order on every rank."""
-        mean = Mean(self, source, in_place, keep_started, lows)
+        return self._named(Mean(self, source, in_place, keep_started, lows))
+
+    def pairs(self, source: Parameters) -> PairMean:
+        """An average of `source` over this rank and another one, who is drawn for each round. Name
+        it once, before the loop."""
+        return self._named(PairMean(self, source))
+
+    def _named(self, mean: M) -> M:
+        """The next mean that an algorithm has, as it was saved if it was."""
         saved = self._saved.get("means", {}).get(str(len(self.means)))
         if saved is not None:
             mean.restore(saved)

@@ -32,8 +32,8 @@ VARIABLE = "MPISGD_TUNING"  # names a file where the option does not
 # what they take in memory; its latency loses long before.
 PREFERRED = ("butterfly", *(name for name in ALGORITHMS if name != "butterfly"))
 MOST_IN_A_RING = 1024  # ranks
-# These wait for an average as soon as it has begun.
-BLOCKS = ("minibatch", "local", "slowmo", "diloco", "post-local")
+# These wait for an average as soon as it has begun; gossip has none but for evaluations.
+BLOCKS = ("minibatch", "local", "slowmo", "diloco", "post-local", "gossip")
 
 Fits = Callable[[str], bool]
 

@@ -16,6 +16,7 @@ import numpy as np
 from allreduce.algorithms import broadcast, build
 from allreduce.arrays import Poll
 from allreduce.collectives import Maker
+from allreduce.pairs import Pairs
 from allreduce.plan import Plan
 from allreduce.schedule import Schedule
 from allreduce.waiting import wait_for
@@ -59,11 +60,12 @@ class CommunicatorSite:
         thread_comm: Any = None,
         keep: Callable[[Worker], object] | None = None,
         during: bool = False,
+        pairs: Any = Pairs,
     ):
-        """`allreduce` makes the averages. `step_time`, `step_timer`: how long to pad each
-        computation. `thread_comm`: let a thread drive the averages on it. `keep` saves the run,
-        at a rest. `during`: evaluate at once, not in `evaluate_kept`."""
-        self.comm, self.allreduce, self.recorder = comm, allreduce, recorder
+        """`allreduce` makes the averages, `pairs` those of two. `step_time`, `step_timer`: how long
+        to pad a computation. `thread_comm`: let a thread drive the averages on it. `keep` saves
+        the run, at a rest. `during`: evaluate at once, not in `evaluate_kept`."""
+        self.comm, self.allreduce, self.pairs, self.recorder = comm, allreduce, pairs, recorder
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.chunks, self.deadline = chunks, deadline
         self.step_timer = step_timer or stragglers.StepTimer(step_time, None)
@@ -204,17 +206,17 @@ class CommunicatorSite:
         self._counters.wait_s += time.perf_counter() - began
         yield from ()
 
-    def plan(self, buffer: np.ndarray, wire: Wire | None = None, error: Any = None) -> Any:
+    def plan(
+        self, buffer: np.ndarray, wire: Wire | None = None, error: Any = None, pairs: bool = False
+    ) -> Any:
         wired = {} if wire is None else {"wire": wire, "error": error}
-        comm = self.comm if self.thread is None else self.thread.comm
-        plan = self.allreduce(
-            comm, buffer, mean=True, tag=len(self._allreduces), chunks=self.chunks,
-            deadline=self.deadline, **wired,
+        make: Any = self.pairs if pairs else self.allreduce
+        plan = make(
+            self.comm if self.thread is None else self.thread.comm, buffer, mean=True,
+            tag=len(self._allreduces), chunks=self.chunks, deadline=self.deadline, **wired,
         )  # fmt: skip
-        pending: PolledAllreduce | ThreadedAllreduce
-        if self.thread is None:
-            pending = PolledAllreduce(plan, self._begin, self._look, self.now)
-        else:
+        pending: Any = PolledAllreduce(plan, self._begin, self._look, self.now)
+        if self.thread is not None:
             pending = ThreadedAllreduce(self.thread, plan, self.now)
         self._allreduces.append(pending)
         return pending

@@ -18,8 +18,12 @@ Clock = Callable[[], float]  # seconds since the run began
 class _Pending:
     """A plan, and when it was started last and its arrival was noticed."""
 
-    plan: Runner
+    plan: Any
     began_s = ended_s = math.nan
+
+    def meet(self, number: int, met: Any) -> None:
+        """Of pairs: whom each rank meets from the next start on, which is of round `number`."""
+        self.plan.meet(met)
 
     def state(self) -> dict[str, float]:
         return {"began_s": self.began_s, "ended_s": self.ended_s}

@@ -33,6 +33,7 @@ from mpisgd.training.worker import Worker, first_not_finite
 from mpisgd.worlds.marks import Marks
 from mpisgd.worlds.notices import Interrupted, VirtualNotices, taken
 from mpisgd.worlds.step import Counters, Recorder
+from mpisgd.worlds.virtual_allreduces import Group, Pairing, VirtualAllreduce, VirtualPair
 
 Steps = Generator[None, None, None]
 
@@ -66,7 +67,7 @@ class Clock:
         self.statistics: dict[str, np.ndarray] = {}  # and what its layers remembered
         self._resting: list[Worker] = []
         self._rested: deque[int] = deque()  # ranks that go on after a rest
-        self.groups: list[_Group] = []
+        self.groups: list[Any] = []
         self.evaluations: dict[int, list[_Snapshot]] = {}
         self.sites = [ClockSite(self, rank) for rank in range(self.size)]
 
@@ -97,10 +98,13 @@ class Clock:
             self.times[event.rank] = event.time
             advance(event.rank)
 
-    def collective(self, wire: Wire | None, buffer: np.ndarray) -> Collective:
-        """An all-reduce of such a buffer that the cluster prices, to be started by every rank."""
+    def collective(
+        self, wire: Wire | None, buffer: np.ndarray, schedule: Schedule | None = None
+    ) -> Collective:
+        """An all-reduce of such a buffer that the cluster prices, to be started by every rank; by
+        another `schedule` than all others."""
         self.collectives += 1
-        schedule, carried = priced(wire, self.schedule, buffer.size, buffer.itemsize)
+        schedule, carried = priced(wire, schedule or self.schedule, buffer.size, buffer.itemsize)
         return self.cluster.collective(schedule, **carried._asdict(), chunks=self.chunks)
 
     def rest(self, worker: Worker) -> None:
@@ -272,11 +276,11 @@ class ClockSite:
         return nullcontext()
 
     def plan(
-        self, buffer: np.ndarray, wire: Wire | None = None, error: Any = None
-    ) -> "_VirtualAllreduce":
-        return self._planned(buffer, True, wire, error)
+        self, buffer: np.ndarray, wire: Wire | None = None, error: Any = None, pairs: bool = False
+    ) -> VirtualAllreduce:
+        return self._planned(buffer, True, wire, error, pairs)
 
-    def wait(self, pending: "_VirtualAllreduce") -> Steps:
+    def wait(self, pending: VirtualAllreduce) -> Steps:
         began = self.now()
         if pending.collective is not None:
             self.clock.cluster.wait(self.rank, pending.collective)
@@ -308,61 +312,15 @@ class ClockSite:
         yield from ()
 
     def _planned(
-        self, buffer: np.ndarray, mean: bool, wire: Wire | None = None, error: Any = None
-    ) -> "_VirtualAllreduce":
+        self, buffer: np.ndarray, mean: bool, wire: Wire | None = None, error: Any = None,
+        pairs: bool = False,
+    ) -> VirtualAllreduce:  # fmt: skip
         groups, index = self.clock.groups, self._plans
         self._plans += 1
         if index == len(groups):
-            groups.append(_Group(self.clock, mean, wire))
-        return _VirtualAllreduce(groups[index], self.rank, buffer, error)
-
-
-class _Group:
-    """The same plan of all ranks: evaluated as soon as the last one has started it."""
-
-    def __init__(self, clock: Clock, mean: bool, wire: Wire | None):
-        self.clock, self.mean, self.wire = clock, mean, wire
-        self.results: dict[int, np.ndarray] = {}
-        self.errors: dict[int, np.ndarray] = {}
-        self.collective: Collective | None = None
-
-    def start(self, rank: int, result: np.ndarray, error: np.ndarray | None) -> Collective:
-        """The rank's part begins, with its input in `result`."""
-        clock = self.clock
-        if self.collective is None:
-            self.collective = clock.collective(self.wire, result)
-        collective = self.collective
-        clock.cluster.start(rank, collective)
-        assert rank not in self.results, f"rank {rank} starts what is in flight"
-        self.results[rank] = result
-        if error is not None:
-            self.errors[rank] = error
-        if len(self.results) == clock.size:
-            vectors = [self.results[rank] for rank in range(clock.size)]
-            errors = [self.errors[rank] for rank in sorted(self.errors)] or None
-            evaluate(clock.schedule, vectors, mean=self.mean, wire=self.wire, errors=errors)
-            self.results, self.collective = {}, None
-        return collective
-
-
-class _VirtualAllreduce:
-    """One rank's end of a plan."""
-
-    def __init__(self, group: _Group, rank: int, buffer: np.ndarray, error: Any):
-        self.group, self.rank, self.buffer, self.error = group, rank, buffer, error
-        self.collective: Collective | None = None  # None: it has arrived before a rest
-        self.began_s = self.ended_s = 0.0
-
-    def start(self) -> None:
-        self.began_s = self.group.clock.times[self.rank]
-        self.collective = self.group.start(self.rank, self.buffer, self.error)
-
-    def state(self) -> dict[str, float]:
-        return {"began_s": self.began_s, "ended_s": self.ended_s}
-
-    def restore(self, state: Mapping[str, float]) -> None:
-        self.began_s, self.ended_s = state["began_s"], state["ended_s"]
-        self.collective = None
+            groups.append((Pairing if pairs else Group)(self.clock, mean, wire))
+        ends = VirtualPair if pairs else VirtualAllreduce
+        return ends(groups[index], self.rank, buffer, error)
 
 
 class _Snapshot:

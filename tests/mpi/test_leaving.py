@@ -24,6 +24,7 @@ COMMON = f"--steps 20000 --step-time 2ms {LONG} --evaluate during"
 TRAIN = f"--algorithm local --tau 4 {COMMON}".split()
 STALLED = [*TRAIN, *SHORT.split()]
 DELAYED = f"--algorithm dasgd --tau 4 --delay 2 {COMMON}".split()
+GOSSIP = f"--algorithm gossip --tau 4 --delay 2 --evaluate-every 85 {COMMON}".split()
 THREAD = [*DELAYED, "--progress", "thread"]
 
 
@@ -95,6 +96,8 @@ CASES = [
     ("sigkill", 2, TRAIN, None, r"signal 9|Killed|KILLED", None),
     ("sigterm", 2, DELAYED, 143, r"stopped by a signal after step \d+", "stopped by signal 15"),
     ("nan", 2, DELAYED, 3, rf"not finite on rank 1 at step {STEP}\b", f"rank 1 at step {STEP}"),
+    ("sigterm", 3, GOSSIP, 143, r"stopped by a signal after step \d+", "stopped by signal 15"),
+    ("nan", 3, GOSSIP, 3, rf"not finite on rank 2 at step {STEP}\b", f"rank 2 at step {STEP}"),
     ("stall", 3, STALLED, 1, rf"rank \d has waited .* for rank 2 .* at step {STEP}", None),
     ("stall", 3, [*THREAD, *SHORT.split()], 1, r"rank \d has waited .* for rank 2 ", None),
 ]  # fmt: skip

@@ -24,6 +24,7 @@ RUNS = {
     "local": "--algorithm local --tau 3 --optimiser rmsprop",
     "dasgd": "--algorithm dasgd --tau 4 --delay 2 --progress thread",
     "dasgd-tau": "--algorithm dasgd --tau 2 --delay 2 --merge delta",
+    "gossip": "--algorithm gossip --tau 3 --delay 2",
     "stale": "--algorithm stale --staleness 3 --ramp 4",
 }
 

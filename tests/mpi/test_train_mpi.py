@@ -54,7 +54,7 @@ def test_real_and_virtual_ranks_agree_bit_for_bit(mpi: Ranks, virtual, tmp_path)
     """On 1, 2, 3, 4, 5 and 8 ranks: losses, evaluations and the parameters of every rank."""
     mpi(8, "train_worlds.py", tmp_path, timeout=240)
     files = sorted(path.relative_to(tmp_path) for path in tmp_path.glob("*/*.npz"))
-    assert len(files) == 6 * 23
+    assert len(files) == 6 * 27
     for file in files:
         real, its = np.load(tmp_path / file), np.load(virtual / file)
         assert real["parameters"].shape[0] == int(file.parts[0])

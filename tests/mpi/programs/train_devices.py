@@ -45,6 +45,8 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "streaming-diloco": {"algorithm": "streaming-diloco", "tau": 2, "progress": "thread"},
     "post-local": {"algorithm": "post-local", "tau": 2, "optimiser": "lars", "weight-decay": 0.1},
     "easgd": {"algorithm": "easgd", "tau": 2},
+    "gossip": {"algorithm": "gossip", "tau": 2, "delay": 1},
+    "gossip-zero": {"algorithm": "gossip", "tau": 1, "delay": 0, "progress": "thread"},
     "stale": {"algorithm": "stale", "staleness": 2, "ramp": 3},
     "dasgd": DASGD | {"delay": 2, "allreduce": "halving-doubling", "progress": "thread"},
     "dasgd-tau": DASGD | {"delay": 3, "allreduce": "mpi-nonblocking"},
