@@ -12,6 +12,9 @@ from virtual_runs import Finished, far, virtual
 import mpisgd
 from allreduce.pairs import heard_by_all, partners
 from mpisgd.experiment.experiment import Experiment
+from mpisgd.report.accounting import row as row_of
+from mpisgd.report.lateness import lateness
+from mpisgd.store.reader import read
 from mpisgd.training.worker import Worker
 from mpisgd.values.errors import NotFinite, UsageError
 
@@ -216,6 +219,17 @@ def test_an_evaluation_is_of_the_mean_and_makes_nobody_wait():
     assert often.parameters.tobytes() == never.parameters.tobytes()
     last = often.rows[0].evaluations[11][0], never.rows[0].evaluations[11][0]
     assert np.array_equal(last[0][:3], last[1][:3])
+
+
+def test_a_report_has_the_pace_of_all_and_nobody_who_holds_all_up(tmp_path):
+    path = tmp_path / "run.h5"
+    mpisgd.run(algorithm="gossip", ranks=4, steps=40, tau=1, straggler="lognormal:0.5",
+               step_time_s=1e-3, output=path)  # fmt: skip
+    with read(path) as run:
+        told = row_of(run, "run")
+        assert told["step_s"] == told["time_s"] / 40
+        assert lateness(run) == []
+        assert told["effective_steps"] == 40
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [

@@ -29,6 +29,7 @@ def late_s(run: "Run") -> np.ndarray:
         or run.ranks < 2
         or algorithm in POLICIES
         or algorithm == "stale"
+        or "partner" in run.steps  # averages of pairs, who come when they come
     ):
         return np.zeros((0, run.ranks))
     come = run.steps["start_s"] + run.steps["compute_s"] + run.steps["poll_s"]
