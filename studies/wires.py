@@ -61,6 +61,7 @@ ALGORITHMS: dict[str, Cell] = {
     "dasgd": {"tau": TAU, "delay": DELAY},
     "streaming-diloco": {"tau": TAU, "delay": DELAY, "fragments": 2},
     "easgd": {"tau": TAU},
+    "gossip": {"tau": TAU, "delay": DELAY},
 }
 USE_STEPS = 2 * TAU  # of which the second round counts
 
