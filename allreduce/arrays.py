@@ -29,11 +29,15 @@ WIDE = np.dtype("float32")
 PAGE = 4096  # bytes
 
 
-def too_narrow(dtype: np.dtype) -> bool:
-    """Whether values of it may have a sum that it cannot hold though it can hold their mean:
+def summed_in(target: Any, mean: bool, memory: "Host") -> Any:
+    """Where what ends in `target` is summed, and sent from: itself, or new room for as many WIDE
+    values, of a mean whose sum the type may not hold though it can hold the mean.
+
     float16 ends at 65,504. (So does float32 at 3e38, but there is nothing to sum it in at no cost.)
     """
-    return dtype == np.float16
+    if mean and target.dtype == np.float16:
+        return memory.empty(target.size, WIDE)
+    return target
 
 
 Poll = Callable[[], bool]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from allreduce.arrays import WIDE, too_narrow
+from allreduce.arrays import HOST, summed_in
 from allreduce.compress import compresses, compressor, memory
 from allreduce.errors import ScheduleError
 from allreduce.schedule import Schedule, bounds
@@ -30,8 +30,10 @@ def evaluate(
         raise ScheduleError(
             f"{schedule.name} needs {schedule.size} equal vectors, got {len(vectors)}: {shapes}"
         )
-    if mean and too_narrow(vectors[0].dtype):
-        wide = [vector.astype(WIDE) for vector in vectors]
+    wide = [summed_in(vector, mean, HOST) for vector in vectors]
+    if wide[0] is not vectors[0]:
+        for room, vector in zip(wide, vectors, strict=True):
+            room[...] = vector
         evaluate(schedule, wide, mean=True, wire=wire, errors=errors)
         for vector, result in zip(vectors, wide, strict=True):
             vector[...] = result

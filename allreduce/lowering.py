@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from allreduce.arrays import HOST, WIDE, Device, Host, too_narrow
+from allreduce.arrays import HOST, Device, Host, summed_in
 from allreduce.compress import compresses, compressor
 from allreduce.compress import memory as remembered
 from allreduce.errors import AllreduceError
@@ -32,11 +32,11 @@ def lower(
 ) -> list[Phase]:
     """The phases by which this rank reduces `target` (1-D, in place) on `comm`.
 
-    What is `arrays.too_narrow` for a mean is summed, and sent, in float32 and rounded at the end.
+    A mean for which `arrays.summed_in` makes room is summed, and sent, there; rounded at the end.
     `wire`: the format of the messages; `error`: what its rounding leaves out, for the next time.
     """
-    if mean and too_narrow(target.dtype):
-        wide = memory.empty(target.size, WIDE)
+    wide = summed_in(target, mean, memory)
+    if wide is not target:
         return [
             Work(memory, [partial(memory.copy, wide, target)]),
             *lower(comm, schedule, wide, memory, tag, chunks, mean, cuda_aware, wire, error),

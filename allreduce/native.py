@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from allreduce.arrays import WIDE, Device, too_narrow
+from allreduce.arrays import Device, summed_in
 from allreduce.communicator import abort
 from allreduce.errors import AllreduceError, BufferRefused
 from allreduce.phases import Work
@@ -81,10 +81,9 @@ class Native(Call):
 
     def _lower(self, mean: bool, cuda_aware: bool) -> None:
         """What is done before, by, and after the collective."""
-        memory, target = self._memory, self._target
-        widened: list[Callable[[], None]] = []  # as in a Plan, see lowering.lower
-        if mean and too_narrow(target.dtype):
-            target = memory.empty(target.size, WIDE)
+        memory, target = self._memory, summed_in(self._target, mean, self._memory)
+        widened: list[Callable[[], None]] = []
+        if target is not self._target:
             widened = [partial(memory.copy, target, self._target)]
         if why := refusal(self.comm, self.name, memory.module, cuda_aware):
             raise BufferRefused(f"{self.name} {why}: use mpi, or cuda_aware=False")
@@ -260,12 +259,12 @@ def described() -> dict[str, Any]:
     }
 
 
-def cuda_aware() -> bool:
-    """Whether the MPI library says that it takes device memory; False if it does not say."""
+def cuda_aware() -> bool | None:
+    """Whether the MPI library says that it takes device memory; None if it cannot say."""
     try:
         query = functions().MPIX_Query_cuda_support
     except (OSError, AttributeError):
-        return False
+        return None
     return bool(query())
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from allreduce.arrays import WIDE, Device, too_narrow
+from allreduce.arrays import Device, summed_in
 from allreduce.errors import AllreduceError, BufferRefused
 from allreduce.measure import gather
 from allreduce.phases import Work
@@ -91,8 +91,8 @@ class Nccl(Call):
         self._memory = memory = Device(memory.module, memory.number, self._ring.stream)
         before: list[Callable[[], None]] = []
         after: list[Callable[[], None]] = []
-        if mean and too_narrow(target.dtype):
-            target = memory.empty(target.size, WIDE)
+        target = summed_in(target, mean, memory)
+        if target is not self._target:
             before, after = (
                 [partial(memory.copy, target, self._target)],
                 [partial(memory.copy, self._target, target)],

@@ -10,9 +10,8 @@ import pytest
 from server_runs import served
 
 from mpisgd.cli import main
-from mpisgd.commands import advise_backups
 from mpisgd.experiment.stragglers import parse
-from mpisgd.predict import backups, measured
+from mpisgd.predict import backup_advice, backups, measured
 from mpisgd.predict.backups import (
     BURN_IN,
     Times,
@@ -287,9 +286,9 @@ def output(capsys, *words):
 
 def test_every_column_is_defined_and_documented(capsys):
     (*_, last) = json.loads(output(capsys, "--format", "json"))
-    assert set(last) == set(advise_backups.TERMS)
+    assert set(last) == set(backup_advice.TERMS)
     page = DOCUMENT.read_text(encoding="utf-8")
-    for name, meaning in advise_backups.TERMS.items():
+    for name, meaning in backup_advice.TERMS.items():
         assert f"| `{name}` | {meaning} |" in page
 
 
@@ -399,7 +398,7 @@ def test_machines_of_a_trace_repeat_it(tmp_path):
 
 
 def test_runs_of_numbers_are_told_by_their_ends():
-    assert advise_backups._spans([3, 5, 6, 7, 9, 10]) == "3, 5 to 7, 9 to 10"
+    assert backup_advice._spans([3, 5, 6, 7, 9, 10]) == "3, 5 to 7, 9 to 10"
 
 
 def test_a_figure_that_cannot_be_written_is_one_line(tmp_path, capsys):

@@ -65,6 +65,11 @@ def test_what_all_rooms_use_stands_below_them(room, floor):
         assert [name for name in found if not name.startswith(below)] == [], path
 
 
+def test_the_store_knows_nothing_of_those_who_fill_it():
+    for room in ("training", "checkpoint", "servers", "worlds", "drivers", "report", "commands"):
+        assert not importers(f"mpisgd.{room}", sources("mpisgd/store")), room
+
+
 def test_mpi4py_only_where_mpi_is_started():
     allowed = {"allreduce/native.py", "mpisgd/mpi/session.py"}
     assert importers("mpi4py", EVERYTHING) <= allowed

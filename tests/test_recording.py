@@ -11,7 +11,8 @@ from allreduce.errors import Stalled
 from mpisgd.data import load
 from mpisgd.data.shards import Sampler
 from mpisgd.store import recording
-from mpisgd.store.recording import NAMES, Recorder
+from mpisgd.store.recording import NAMES
+from mpisgd.training.recorder import Recorder
 from mpisgd.values.errors import UsageError
 
 

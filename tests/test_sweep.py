@@ -10,6 +10,7 @@ from test_report import DASGD, made
 from mpisgd.cli import main
 from mpisgd.store.writer import Writer
 from mpisgd.submit.grid import read as read_grid
+from mpisgd.values.errors import UsageError
 
 ALL = {"batch": 32, "tau": 4, "delay": 1, "xi": 0.25, "merge": "convex", "evaluate_every": 0}
 
@@ -158,5 +159,23 @@ def test_nothing_varied_is_a_mistake(tmp_path, capsys):
 def test_a_file_that_is_no_result_is_one_line(tmp_path, capsys):
     (tmp_path / "a.h5").write_text("hello")
     assert main(["sweep", str(tmp_path / "a.h5")]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+
+
+def test_a_grid_is_no_result_and_is_there_before_the_table(tmp_path, capsys, monkeypatch):
+    for rate in (0.1, 0.2):
+        ended(tmp_path / f"{rate}.h5", rate, rate=rate)
+    first = tmp_path / "0.1.h5"
+    before = first.read_bytes()
+    assert main(["sweep", str(tmp_path), "--grid", str(first), "--overwrite"]) == 2
+    assert "which is read" in capsys.readouterr().err
+    assert first.read_bytes() == before
+
+    def full(path, content, option):
+        raise UsageError(option, path, "no space left on device")
+
+    monkeypatch.setattr("mpisgd.commands.sweep.save", full)
+    assert main(["sweep", str(tmp_path), "--grid", str(tmp_path / "g.toml")]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpisgd.checkpoint import place
-from mpisgd.store.target import check_apart, names
+from mpisgd.store.target import CHECKPOINT, check_apart, names
 from mpisgd.values import options
 from mpisgd.values.errors import UsageError
 from mpisgd.values.files import resolved
@@ -108,7 +108,7 @@ def saving(
             given = ("--checkpoint-every", every) if resume is None else ("--resume", resume)
             raise UsageError(*given, "needs --checkpoint FILE or --output FILE, to lie beside it")
         option = "--resume" if output is None else "--output"
-        file = resume if output is None else f"{resolved(output)}{place.ENDING}"
+        file = resume if output is None else f"{resolved(output)}{CHECKPOINT}"
     if resume is not None and overwrite:
         raise UsageError("--overwrite", None, "not with --resume, which continues what is there")
     if not file or "\0" in file or not Path(file).name or resume == "":

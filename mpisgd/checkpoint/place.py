@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpisgd.store.lock import lock_path
+from mpisgd.store.target import previous
 from mpisgd.values.errors import UsageError
 
 if TYPE_CHECKING:  # a run that saves nothing needs no reader of files
     from mpisgd.checkpoint.file import Checkpoint
-
-ENDING = ".checkpoint"  # after the name of the result file
 
 
 class Found(NamedTuple):
@@ -22,11 +21,6 @@ class Found(NamedTuple):
 
     checkpoint: "Checkpoint | None"
     notes: list[str]
-
-
-def previous(path: Path) -> Path:
-    """The checkpoint before the last one."""
-    return path.with_name(path.name + ".previous")
 
 
 def writing(path: Path) -> Path:

@@ -17,7 +17,8 @@ from mpisgd.checkpoint.writer import Checkpointing
 from mpisgd.data import Dataset
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.mpi import session
-from mpisgd.store.recording import Recorder, Store
+from mpisgd.store.recording import Store
+from mpisgd.training.recorder import Recorder
 from mpisgd.values.errors import UsageError
 
 COMPLETE, BEGIN, GO_ON = range(3)

@@ -12,7 +12,7 @@ import numpy as np
 from allreduce.files import regular
 from mpisgd.store import superblock
 from mpisgd.store.lock import save
-from mpisgd.store.target import check_not_read, check_target
+from mpisgd.store.target import CHECKPOINT, check_not_read, check_target
 from mpisgd.store.weights import Weights, digest_of
 from mpisgd.values import tables
 from mpisgd.values.errors import MissingExtra, UsageError
@@ -107,12 +107,12 @@ def _of_checkpoint(file: str, data_path: str | None) -> Exported:
 def _beside(path: Path, meta: dict[str, Any], digest: str) -> str:
     """What the complete result of the run, which ended where the checkpoint is, says; "" if there
     is none."""
-    from mpisgd.checkpoint.place import ENDING, base
+    from mpisgd.checkpoint.place import base
     from mpisgd.store.opening import DamagedFile
     from mpisgd.store.reader import read
 
     there = base(path)
-    target = there.with_name(there.name.removesuffix(ENDING))
+    target = there.with_name(there.name.removesuffix(CHECKPOINT))
     if target == there or not target.exists():
         return ""
     try:

@@ -12,16 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from allreduce.algorithms import ALGORITHMS
-from allreduce.compress import ALLOWED, known, priced
+from allreduce.compress import ALLOWED, known
 from allreduce.errors import AllreduceError
 from allreduce.network import DUPLEX, PRESETS, PROGRESS, SHARING, Network, network
 from allreduce.schedule import Schedule
-from allreduce.simulate import simgrid, simulate
-from allreduce.simulate.goal import goal
+from allreduce.simulate import simgrid
 from allreduce.simulate.msccl import msccl
-from allreduce.simulate.program import messages, prepare
-from allreduce.wire import Carried, Wire
-from mpisgd.predict import calibration
+from mpisgd.predict import allreduces, calibration
+from mpisgd.predict.allreduces import COLUMNS, CROSSED, Conditions
 from mpisgd.store import arrival
 from mpisgd.store.lock import save
 from mpisgd.store.target import check_apart, check_not_read, check_target, names
@@ -37,24 +35,6 @@ MOST_AVERAGES = 100  # of a run, in turn, where nobody says how many
 MOST_RANKS = 8192  # as with `train --virtual`: the transfers of a ring grow with the square
 MOST_CROSSED = 256  # each is a thread in SimGrid
 THOUSAND = 1000  # a bare K, M, G is decimal here: 102M is the 102e6 bytes of the DaSGD paper
-
-COLUMNS = (
-    "algorithm",
-    "ranks",
-    "bytes",
-    "wire",
-    "network",
-    "rounds",
-    "messages",
-    "busiest_B",
-    "median_s",
-    "p10_s",
-    "p90_s",
-    "first_s",
-    "algbw_GBps",
-    "busbw_GBps",
-)
-CROSSED = ("simgrid_s", "difference")  # more of them, with --cross
 CROSS = {"simgrid": "raw", "simgrid:LV08": "LV08"}  # SimGrid's models by what --cross names
 
 
@@ -162,13 +142,15 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError("--wire", arguments.wire, allowed)
         model = _cross(arguments, cases)
         told = progress.over(cases, "simulate", "case")
-        rows = [_row(conditions, chosen, schedule, nbytes) for schedule, nbytes in told]
+        rows = [allreduces.row(conditions, chosen, schedule, nbytes) for schedule, nbytes in told]
         if model is not None:
-            for row, ends in zip(rows, _crossed(conditions, chosen, cases, model), strict=True):
+            ends_s = allreduces.crossed(conditions, chosen, cases, model)
+            for row, ends in zip(rows, ends_s, strict=True):
                 off = (ends - row["median_s"]) / row["median_s"] if row["median_s"] else math.nan
                 row |= dict(zip(CROSSED, (ends, off), strict=True))
         if arguments.goal:
-            _write_goal(arguments.goal, conditions, chosen, *cases[0])
+            text = allreduces.goal_text(conditions, chosen, *cases[0])
+            save(arguments.goal, text.encode("ascii"), "--goal")
         if arguments.msccl:
             save(arguments.msccl, msccl(cases[0][0]).encode("ascii"), "--msccl")
     except AllreduceError as mistake:
@@ -201,21 +183,6 @@ def _cross(arguments: argparse.Namespace, cases: list[tuple[Schedule, int]]) -> 
     if find_spec("simgrid") is None:
         raise UsageError("--cross", arguments.cross, simgrid.MISSING)
     return model
-
-
-def _crossed(
-    conditions: "Conditions", chosen: Network, cases: list[tuple[Schedule, int]], model: str
-) -> list[float]:
-    """Median seconds of each case in SimGrid, as in column median_s."""
-    played, lasts = [], []
-    for schedule, nbytes in cases:
-        schedule, (octets, width, adds) = conditions.carried(schedule, nbytes)
-        program = prepare(schedule, octets, chosen, width, conditions.chunks, adds)
-        for start, last in conditions.starts(schedule.size):
-            played.append(simgrid.Case(program, start.tolist()))
-            lasts.append(last)
-    ends = [each.max() for each in simgrid.play(played, chosen, model)]
-    return np.median((np.array(ends) - lasts).reshape(len(cases), -1), axis=1).tolist()
 
 
 def _network(arguments: argparse.Namespace) -> Network:
@@ -273,50 +240,6 @@ def _ranks(arguments: argparse.Namespace, arrivals: np.ndarray | None) -> list[i
     return [there]
 
 
-class Conditions(NamedTuple):
-    """How a schedule is played: what `simulate` is told beside schedule, size and network.
-    `arrivals` [average, rank]: when ranks start, in turn, instead of `skew`."""
-
-    chunks: int
-    seeds: range
-    skew: float
-    look_every: float | None
-    wire: str | None = None
-    arrivals: np.ndarray | None = None
-
-    def carried(self, schedule: Schedule, nbytes: int) -> tuple[Schedule, Carried]:
-        """By which schedule and as what `nbytes` travel: with a wire, of float32."""
-        if self.wire is None:
-            return schedule, Carried(nbytes, 1)
-        return priced(Wire(self.wire), schedule, nbytes // 4, 4)
-
-    def starts(self, ranks: int) -> Iterator[tuple[np.ndarray, float]]:
-        """When ranks start (s), and from when seconds count, of each repetition."""
-        for seed in self.seeds:
-            if self.arrivals is None:
-                yield self.skew * np.random.default_rng([seed, 1]).random(ranks), 0.0
-            else:
-                start = self.arrivals[seed % len(self.arrivals)]
-                yield start, start.max()
-
-    def ends(self, schedule: Schedule, nbytes: int, chosen: Network) -> np.ndarray:
-        """When the last and the first rank are done (s): shape (2, repetitions)."""
-        ends = []
-        schedule, travels = self.carried(schedule, nbytes)
-        for seed, (start, last) in zip(self.seeds, self.starts(schedule.size), strict=True):
-            seconds = simulate(
-                schedule,
-                network=chosen,
-                start=start,
-                chunks=self.chunks,
-                seed=seed,
-                look_every=self.look_every,
-                **travels._asdict(),
-            )
-            ends.append((seconds.max() - last, seconds.min() - last))
-        return np.array(ends).T
-
-
 def _conditions(arguments: argparse.Namespace) -> Conditions:
     seed = quantities.whole("--seed", arguments.seed, low=0)
     repetitions = quantities.whole("--repetitions", arguments.repetitions or 1, high=1e6)
@@ -335,42 +258,3 @@ def _conditions(arguments: argparse.Namespace) -> Conditions:
         None if wire is None else Kind(ALLOWED, known).read("--wire", wire),
         arrivals,
     )
-
-
-def _row(
-    conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
-) -> dict[str, Any]:
-    last, first = conditions.ends(schedule, nbytes, chosen)
-    median, low, high = np.percentile(last, (50, 10, 90)).tolist()
-    name = schedule.name
-    schedule, (octets, width, _) = conditions.carried(schedule, nbytes)
-    sent = messages(schedule, octets, width, chunks=conditions.chunks)
-    rate = nbytes / median / 1e9 if median else math.nan
-    ranks = schedule.size
-    return {
-        "algorithm": name,
-        "ranks": ranks,
-        "bytes": nbytes,
-        "wire": conditions.wire,
-        "network": chosen.name,
-        "rounds": len(schedule.rounds),
-        "messages": len(sent.source),
-        "busiest_B": int(np.bincount(sent.source, sent.nbytes, ranks).max()),
-        "median_s": median,
-        "p10_s": low,
-        "p90_s": high,
-        "first_s": float(np.median(first)),
-        "algbw_GBps": rate,
-        "busbw_GBps": rate * 2 * (ranks - 1) / ranks if ranks > 1 else math.nan,
-    }
-
-
-def _write_goal(
-    path: str, conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
-) -> None:
-    schedule, (octets, width, adds) = conditions.carried(schedule, nbytes)
-    text = goal(
-        schedule, octets, sum_s_per_B=chosen.sum_s_per_B, itemsize=width, chunks=conditions.chunks,
-        adds=adds,
-    )  # fmt: skip
-    save(path, text.encode("ascii"), "--goal")

@@ -6,7 +6,7 @@ import shlex
 import sys
 
 from mpisgd.store.lock import save
-from mpisgd.store.target import check_target
+from mpisgd.store.target import check_not_read, check_target
 from mpisgd.values import tables
 from mpisgd.values.errors import UsageError
 
@@ -31,7 +31,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.grid is not None:
         check_target(arguments.grid, arguments.overwrite, option="--grid")
-    named, problems = collect(find(arguments.files))
+    files = find(arguments.files)
+    if arguments.grid is not None:
+        check_not_read(arguments.grid, files, "--grid")
+    named, problems = collect(files)
     for problem in problems:
         print(f"mpisgd sweep: {problem}", file=sys.stderr)
     if problems and not named:
@@ -40,6 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         allowed = f"{len(named)} runs vary no number of an algorithm, or have no {arguments.by}"
         raise UsageError("RESULT", None, allowed)
+    grid = None if arguments.grid is None else further(found, arguments.by)
+    if grid:
+        save(arguments.grid, grid.encode(), "--grid")
     table = [row for sweep in found for row in rows(sweep, arguments.by)]
     used = [c for c in COLUMNS if any(row.get(c.key) is not None for row in table)]
     shown = used if arguments.format == "table" else COLUMNS
@@ -49,10 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"mpisgd sweep: {edges} of {len(table)} lie on an edge of what was tried", file=out)
     if any(max(map(len, sweep.scores.values())) == 1 for sweep in found):
         print(f"mpisgd sweep: note: {ONE_RUN}", file=sys.stderr)
-    if arguments.grid is not None:
-        text = further(found, arguments.by)
-        if text:
-            save(arguments.grid, text.encode(), "--grid")
+    if grid is not None:
+        if grid:
             words = ["mpisgd", "submit", arguments.grid, "--dry-run"]
             if len(arguments.files) == 1 and os.path.isdir(arguments.files[0]):
                 words[3:3] = ["--folder", arguments.files[0]]  # beside those that it goes on from

@@ -1,18 +1,16 @@
 """`python -m mpisgd.doctor.rank`: what ranks see of MPI and of each other; all under a deadline."""
 
-import ctypes
 import os
 import platform
 import re
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from allreduce.native import described
+from allreduce.native import cuda_aware, described
 from mpisgd.doctor import wires
 from mpisgd.doctor.trials import tell
 from mpisgd.mpi import announced, cores, session
@@ -70,9 +68,8 @@ def library(comm: Any) -> dict[str, Any]:
     """What the MPI library says of itself, and which libraries it has loaded."""
     mpi, said = sys.modules["mpi4py.MPI"], described()
     maps = Path("/proc/self/maps").read_text() if Path("/proc/self/maps").exists() else ""
-    paths = dict.fromkeys(re.findall(r"/\S+\.so\S*", maps))
+    paths = re.findall(r"/\S+\.so\S*", maps)
     loaded = sorted({found[1] for path in paths if (found := MAPPED.search(path))})
-    mpis = [path for path in paths if re.search(r"/libmpi(_mt)?\.so", path)]
     names = [PMI[name] for name in PMI if name in os.environ]
     return {
         "library": said["mpi_library"],
@@ -81,16 +78,9 @@ def library(comm: Any) -> dict[str, Any]:
         "pmi": names[0] if names else "none",
         "slurm_mpi": os.environ.get("SLURM_MPI_TYPE", ""),
         "loaded": loaded,
-        "cuda_aware": _cuda(mpis[0]) if mpis else None,
+        "cuda_aware": cuda_aware(),
         "wtick_ns": mpi.Wtick() * 1e9,
     }
-
-
-def _cuda(path: str) -> bool | None:
-    """Whether the library says that it takes device buffers; None if it cannot say."""
-    with suppress(OSError, AttributeError):
-        return bool(ctypes.CDLL(path).MPIX_Query_cuda_support())
-    return None
 
 
 def core_share() -> float:

@@ -25,10 +25,11 @@ from mpisgd.models.statistics import POOLED, described
 from mpisgd.mpi import aware, cores, devices, session
 from mpisgd.mpi.aware import Awareness
 from mpisgd.store.environment import environment
-from mpisgd.store.recording import Recorder, Store
+from mpisgd.store.recording import Store
 from mpisgd.store.weights import Weights
 from mpisgd.training.buckets import exposed
 from mpisgd.training.parameters import digest
+from mpisgd.training.recorder import Recorder
 from mpisgd.training.worker import Worker
 from mpisgd.tuning import auto
 from mpisgd.values import progress

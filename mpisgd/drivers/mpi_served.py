@@ -15,9 +15,10 @@ from mpisgd.servers.evaluation import check_finite, summary
 from mpisgd.servers.roles import Builder
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import ServedWorker
-from mpisgd.store.recording import Recorder, Rows, Store
+from mpisgd.store.recording import Rows, Store
 from mpisgd.store.schema import group
 from mpisgd.store.weights import Weights
+from mpisgd.training.recorder import Recorder
 from mpisgd.worlds.mpi import CommunicatorSite
 from mpisgd.worlds.mpi_servers import MpiServerSite
 from mpisgd.worlds.mpi_workers import MpiWorkerSite

@@ -44,7 +44,7 @@ def decide(choice: str, comm: Any, module: Any, deadline: float = 60.0) -> Aware
         return Awareness(False, "asked for" if choice == "no" else "nothing lies on a device")
     if choice == "yes":
         return Awareness(True, "asked for")
-    says, why = cuda_aware(), ""
+    says, why = bool(cuda_aware()), ""
     if comm.Get_rank() == 0 and says:
         number = module.cuda.runtime.getDevice()
         why = proof(module.__name__, number, PROOF_S)

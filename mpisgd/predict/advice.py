@@ -194,8 +194,8 @@ def _row(name: str, cost: StepCost, tau: int, share: float, allreduce_s: float) 
         "step_s": cost.step_s,
         "round_s": tau * cost.step_s,
         "effective_share": share,
-        "effective_step_s": cost.step_s / share if share else float("inf"),
-        "hidden_share": max(0.0, 1 - cost.exposed_s * tau / allreduce_s) if allreduce_s else None,
+        "effective_step_s": cost.effective_s(share),
+        "hidden_share": cost.hidden_share(tau, allreduce_s),
     }
 
 

@@ -12,7 +12,7 @@ one after another, while backward goes on: the baseline that delayed averaging m
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +63,14 @@ class StepCost(NamedTuple):
     def step_s(self) -> float:
         """All causes together."""
         return sum(self)
+
+    def effective_s(self, share: float) -> float:
+        """Of an effective step, where this `share` of the steps is; infinite where none is."""
+        return self.step_s / share if share else inf
+
+    def hidden_share(self, tau: int, allreduce_s: float) -> float | None:
+        """Of an all-reduce every `tau` steps, what computation hides; None where it takes none."""
+        return max(0.0, 1 - self.exposed_s * tau / allreduce_s) if allreduce_s else None
 
 
 class Rhythm(NamedTuple):

@@ -17,7 +17,7 @@ from mpisgd.report.columns import (
     RANKS,
     shown,
 )
-from mpisgd.report.speed import FEW_ROUNDS, MEANS, divided, last, speed, worth
+from mpisgd.report.speed import FEW_ROUNDS, MEANS, effective_step_s, last, speed, worth
 from mpisgd.store.reader import Run
 from mpisgd.store.schema import group
 from mpisgd.values.tables import Column
@@ -36,8 +36,7 @@ class Facts:
 
     @property
     def effective_step_s(self) -> float | None:
-        share = divided(self.effective_steps, self.speed["steps"])
-        return divided(self.speed["step_s"], share)
+        return effective_step_s(self.run)
 
 
 def _setting(key: str, meaning: str, essential: bool = False) -> Column:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mpisgd.report.columns import ALGORITHM, CLOCK
 from mpisgd.report.settings import REPEATED, Group, label, varying
-from mpisgd.report.speed import effective_share, last, speed
+from mpisgd.report.speed import effective_step_s, last
 from mpisgd.report.sweep import EDGE, ONE_RUN, verdict
 from mpisgd.values.statistics import Spread
 from mpisgd.values.tables import Column
@@ -93,7 +93,7 @@ def sweeps(groups: Sequence[Group]) -> list[Sweep]:
 def value(group: Group, measure: str) -> Any:
     """The mean of what the runs ended with, with its spread if they are several; None without."""
     if measure == "effective_step_s":
-        told = [_effective_step_s(named) for named in group.runs]
+        told = [effective_step_s(named.run) for named in group.runs]
     else:
         told = [last(named.run, measure) for named in group.runs]
     known = [number for number in told if number is not None]
@@ -143,8 +143,3 @@ def _cell(sweep: Sweep, cell: Cell) -> dict[str, Any]:
     group = sweep.cells[cell]
     measured = {key: value(group, key) for key in ("accuracy", "loss", "effective_step_s")}
     return dict(zip(sweep.axes, cell, strict=True)) | {"n": len(group.runs)} | measured
-
-
-def _effective_step_s(named: Any) -> float | None:
-    step_s, share = speed(named.run)["step_s"], effective_share(named.run)
-    return step_s / share if step_s and share else None

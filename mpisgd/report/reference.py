@@ -17,6 +17,7 @@ from allreduce import files
 from mpisgd.report.accounting import clock
 from mpisgd.report.collect import Named
 from mpisgd.report.columns import ALGORITHM, CLOCK, FILE, RANKS, checked
+from mpisgd.report.panels import legend, panels
 from mpisgd.report.sections import Section
 from mpisgd.report.targets import epochs
 from mpisgd.store.reader import Run
@@ -182,15 +183,9 @@ def draw(curves: Sequence[Curve], runs: Sequence[Named], time: str) -> dict[str,
 
 
 def _figure(theirs: Sequence[Curve], ours: Sequence[tuple[Named, np.ndarray]], time: str) -> Any:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels([""], f"Beside a reference ({time} runs)")
     axes.set_xlabel(NAMES[theirs[0].over])
     axes.set_ylabel(NAMES[theirs[0].metric])
-    axes.set_title(f"Beside a reference ({time} runs)", fontsize="medium")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
     names = [str(named.run.config.get("algorithm")) for named, _ in ours]
     for name, (_, line) in zip(names, ours, strict=True):
         axes.plot(*line.T, **style(name), linewidth=1)
@@ -200,9 +195,4 @@ def _figure(theirs: Sequence[Curve], ours: Sequence[tuple[Named, np.ndarray]], t
     for name in dict.fromkeys(names):
         label = f"{name}, {names.count(name)} run{'s' * (names.count(name) > 1)}"
         axes.plot([], [], **style(name), label=label)
-    handles, labels = axes.get_legend_handles_labels()
-    shown = [label.replace("$", r"\$") for label in labels]
-    figure.legend(
-        handles, shown, loc="outside lower center", ncols=2, fontsize="small", frameon=False
-    )
-    return figure
+    return legend(figure)

@@ -13,7 +13,7 @@ from mpisgd.report.accounting import clock
 from mpisgd.report.collect import Named
 from mpisgd.report.columns import ALGORITHM, ALLREDUCE, CLOCK, RANKS
 from mpisgd.report.notes import machine, steps_alike, workload
-from mpisgd.report.speed import PARTS, effective_share, speed, worker_count
+from mpisgd.report.speed import PARTS, effective_share, effective_step_s, speed, worker_count
 from mpisgd.values.tables import Column
 
 RULE = (
@@ -110,7 +110,7 @@ def _rows(points: Points, settings: str | None) -> list[dict[str, Any]]:
                 "effective_samples_per_s": rate * share if rate else None,
                 "effective_speedup": effective,
                 "effective_efficiency": effective / factor if effective else None,
-                **_step(points[ranks], share),
+                **_step(points[ranks]),
                 "karp_flatt": karp_flatt(speedup, factor) if strong and speedup else None,
                 "base": f"{base_ranks} rank{'s'[: base_ranks > 1]}: {points[base_ranks][0].name}",
             }
@@ -118,7 +118,7 @@ def _rows(points: Points, settings: str | None) -> list[dict[str, Any]]:
     return rows
 
 
-def _step(runs: Sequence[Named], share: float) -> dict[str, float | None]:
+def _step(runs: Sequence[Named]) -> dict[str, float | None]:
     """Seconds of a step, whole and by what they went into: medians over equal runs."""
     known = [found for named in runs if (found := speed(named.run))["step_s"]]
     if not known:
@@ -131,7 +131,7 @@ def _step(runs: Sequence[Named], share: float) -> dict[str, float | None]:
     }
     samples = (runs[0].run.config.get("batch") or 0) * worker_count(runs[0].run)
     return parts | {
-        "step_s": step_s, "effective_step_s": step_s / share if share else None,
+        "step_s": step_s, "effective_step_s": effective_step_s(runs[0].run, step_s),
         "step_samples": samples,
     }  # fmt: skip
 

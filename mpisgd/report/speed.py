@@ -41,6 +41,11 @@ def effective_share(run: Run) -> float:
     return worth(run) / done if done else 1.0
 
 
+def effective_step_s(run: Run, step_s: float | None = None) -> float | None:
+    """Seconds of a step of the run, or `step_s` of it and its equals, over its effective share."""
+    return divided(speed(run)["step_s"] if step_s is None else step_s, effective_share(run))
+
+
 def own_step_seconds(run: Run) -> list[float]:
     """Median seconds of each worker's own steps, waiting included; workers without any left out."""
     steps = _rows(run, "step_s", _reported(run, most=True))

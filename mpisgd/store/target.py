@@ -12,12 +12,18 @@ from mpisgd.values import files
 from mpisgd.values.errors import UsageError
 
 OPTION = "--output"
+CHECKPOINT = ".checkpoint"  # after the name of the result file: what its run saves
 
 
 def partial_path(path: str | os.PathLike) -> Path:
     """The file that stands beside the target while a run goes on, or after it was killed."""
     path = files.resolved(path)
     return path.with_name(path.name + ".partial")
+
+
+def previous(checkpoint: Path) -> Path:
+    """The one before it."""
+    return checkpoint.with_name(checkpoint.name + ".previous")
 
 
 def names(path: str | os.PathLike) -> tuple[Path, ...]:
@@ -90,9 +96,7 @@ def check_target(
     if os.path.lexists(target):
         raise UsageError(option, str(path), "exists; pass --overwrite or choose another name")
     if os.path.lexists(partial_path(target)):
-        from mpisgd.checkpoint.place import ENDING, previous
-
-        checkpoint = target.with_name(target.name + ENDING)
+        checkpoint = target.with_name(target.name + CHECKPOINT)
         saved = os.path.lexists(checkpoint) or os.path.lexists(previous(checkpoint))
         allowed = f"{partial_path(target).name} is there, from a run that still goes on or did not "
         allowed += (
