@@ -140,9 +140,10 @@ def test_the_law_can_fail(part, tmp_path, monkeypatch):
     assert not same(memory.kept["evaluation"][8], more.kept["evaluation"][8])
 
 
-def test_seconds_of_the_virtual_clock_are_kept_as_well(tmp_path):
+@pytest.mark.parametrize("name", ["dasgd", "gossip"])
+def test_seconds_of_the_virtual_clock_are_kept_as_well(name, tmp_path):
     """A cadence in seconds is heard with an average, and is as deterministic as the clock."""
-    run = experiment("dasgd", steps=20)
+    run = experiment(name, steps=20)
     whole = Saving(tmp_path / "whole", every_s=4e-3)
     _, memory = go(run, whole)
     kept = killed_and_resumed(run, replace(whole, place=tmp_path / "parts"), [29, 20])

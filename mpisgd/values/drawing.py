@@ -45,7 +45,7 @@ STYLES = {
     "post-local": ("#cc6677", "d"),
     "easgd": ("#882255", "8"),
     "minibatch-partial": ("#dd7711", "+"),
-    "gossip": ("#661100", "p"),
+    "gossip": ("#661100", "1"),
 }
 """Colour and marker of each algorithm, told apart by people who see few colours too."""
 OTHERS = ("#cc6677", "#999933", "#88ccee", "#aa4499", "#dd7711", "#661100", "#6699cc")
