@@ -6,7 +6,8 @@ skips those: any number of processes, each with other --only, may share it.
 
 The 2,450 steps, one-cycle rate, momentum, weight decay, tau and d of Zhou et al. 2020 (arXiv
 2006.00441), Table I, with 8 virtual workers of 16 samples, a small residual network and images of
-half the side. Rates by one rule (`wanted`), on seeds that no result uses.
+half the side. Rates by one rule (`wanted`), on seeds that no result uses. And mini-batch and Local
+laid out for the virtual time that DaSGD takes.
 """
 
 if __name__ == "__main__":
@@ -14,7 +15,7 @@ if __name__ == "__main__":
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,9 +51,21 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "DaSGD, xi 0.5": DASGD | {"xi": 0.5, "merge": "convex"},
     "delta": DASGD | {"merge": "delta"},
     "overwrite": DASGD | {"merge": "overwrite"},
+    "DiLoCo": {"algorithm": "diloco", "tau": 4},
 }
+FURTHER = ("DaSGD, xi 0.5", "delta", "overwrite", "DiLoCo")
+"""Not tuned: at the rate of Local, which is that of all three that are."""
 CORRECTED = "DaSGD, xi 0.25, Local's rate corrected"
 """Not tuned: the rate at which, to first order, it behaves as Local at Local's best."""
+IN_TIME = {"mini-batch, in DaSGD's time": 1486, "Local, in DaSGD's time": 2108}
+"""Steps that take the 402 virtual ms of DaSGD's 2,450, with a one-cycle of their own; at the rate
+tuned at 1,225 steps."""
+NAMES = [*ALGORITHMS, CORRECTED, *IN_TIME]
+
+
+def plain(name: str) -> str:
+    """The row of ALGORITHMS that a name stands for."""
+    return "DaSGD, xi 0.25" if name == CORRECTED else name.removesuffix(", in DaSGD's time")
 
 
 def halved(dataset: Dataset) -> Dataset:
@@ -77,57 +90,64 @@ def tuning_loss(ledger: Ledger, name: str, rate: float, steps: int) -> float | N
     return mean_loss(ledger, choosing(name, rate, steps))
 
 
+def best(ledger: Ledger, name: str, steps: int) -> float | None:
+    """The one of RATES of the least tuning loss; None while a run is missing."""
+    losses = {rate: tuning_loss(ledger, name, rate, steps) for rate in RATES}
+    if None in losses.values():
+        return None
+    return min(RATES, key=lambda rate: losses[rate])  # type: ignore[arg-type, return-value]
+
+
 def choosing(name: str, rate: float, steps: int) -> list[Cell]:
     """The runs that judge one rate: one at the screening, one for each tuning seed after it."""
     seeds = TUNING[:1] if steps == SCREEN else TUNING
     return [cell(name, rate, seed, steps) for seed in seeds]
 
 
-def best(ledger: Ledger, name: str, rates: list[float], steps: int) -> float | None:
-    """The rate of the least tuning loss; None while a run is missing."""
-    losses = {rate: tuning_loss(ledger, name, rate, steps) for rate in rates}
-    if None in losses.values():
-        return None
-    return min(rates, key=lambda rate: losses[rate])  # type: ignore[arg-type, return-value]
-
-
 def settled(ledger: Ledger, name: str) -> tuple[list[float], float | None]:
     """(rates that are judged at half the length, the best of them once its neighbours are worse).
 
-    From the best of the screening and its neighbours, on by factors of 2 while the best is an edge.
+    From the best of the screening and its neighbours.
     """
-    start = best(ledger, name, list(RATES), SCREEN)
+    start = best(ledger, name, SCREEN)
     if start is None:
         return [], None
     return settling.settled(start, lambda rate: tuning_loss(ledger, name, rate, SETTLE))
 
 
-def wanted(ledger: Ledger, name: str) -> list[Cell]:
+def wanted(ledger: Ledger, name: str, seeds: Sequence[int] = SEEDS) -> list[Cell]:
     """The runs that can be made now: screening, then settling, then results."""
-    if name == CORRECTED:
-        _, rate = settled(ledger, "Local")
-        share = effective_steps(ALGORITHMS["DaSGD, xi 0.25"], STEPS) / STEPS
-        rate = None if rate is None else float(f"{rate / share:.4g}")
-    else:
-        rates, rate = settled(ledger, name)
+    untuned = name == CORRECTED or name in FURTHER
+    rates, rate = settled(ledger, "Local" if untuned else plain(name))
+    if name in ALGORITHMS and not untuned:
         if not rates:
             return [c for one in RATES for c in choosing(name, one, SCREEN)]
         if rate is None:
             return [c for one in rates for c in choosing(name, one, SETTLE)]
-    return [] if rate is None else [cell(name, rate, seed, STEPS) for seed in SEEDS]
+    if rate is None:
+        return []
+    if name == CORRECTED:
+        rate = float(f"{rate * STEPS / effective_steps(ALGORITHMS[plain(name)], STEPS):.4g}")
+    return [cell(name, rate, seed, IN_TIME.get(name, STEPS)) for seed in seeds]
+
+
+def halves(ledger: Ledger) -> list[Cell]:
+    """All algorithms at half the length, on the tuning seeds, at the rate that Local settled at."""
+    _, rate = settled(ledger, "Local")
+    names = [] if rate is None else ALGORITHMS
+    return [cell(name, rate, seed, SETTLE) for name in names for seed in TUNING]
 
 
 def values(of: Cell) -> dict[str, Any]:
     """The fields of the cell's Experiment; ten evaluations."""
-    options = ALGORITHMS["DaSGD, xi 0.25" if of["name"] == CORRECTED else of["name"]]
     varied = {"rate": of["rate"], "seed": of["seed"], "steps": of["steps"]}
-    return FIXED | options | varied | {"evaluate_every": of["steps"] // 10}
+    return FIXED | ALGORITHMS[plain(of["name"])] | varied | {"evaluate_every": of["steps"] // 10}
 
 
-def run_cell(of: Cell, datasets: tuple[Dataset, Dataset]) -> dict[str, Any]:
-    """What the ledger keeps of one run. The test set is used here, once, at the last step."""
+def finished(values: Cell, ranks: int, datasets: tuple[Dataset, Dataset]) -> dict[str, Any]:
+    """What a ledger keeps of one run. The test set is used here, once, at the last step."""
     validation, final = datasets
-    run = Run(values(of), RANKS, validation)
+    run = Run(values, ranks, validation)
     failure = run.finish()
     result: dict[str, Any] = {"share": run.share, **run.evaluations}
     if failure:
@@ -137,20 +157,28 @@ def run_cell(of: Cell, datasets: tuple[Dataset, Dataset]) -> dict[str, Any]:
     return result | {"cpu_s": round(run.cpu_s, 2)} | made_with()
 
 
+def small_images(path: str) -> tuple[Dataset, Dataset]:
+    """(training and validation images, training and test images), of half the side."""
+    validation, final = map(halved, load(path))
+    return validation, final
+
+
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
-    datasets = tuple(map(halved, load(arguments.data)))
-    names = arguments.only or [*ALGORITHMS, CORRECTED]
-    run_wanted(
-        names,
-        lambda name: wanted(ledger, name),
-        ledger,
-        lambda c: run_cell(c, datasets),  # type: ignore[arg-type]
-    )
+    datasets = small_images(arguments.data)
+    seeds, names = SEEDS[: arguments.seeds], arguments.only or NAMES
+
+    def asked(name: str) -> list[Cell]:
+        short = [one for one in halves(ledger) if one["name"] == name]
+        return short if arguments.half else [*wanted(ledger, name, seeds), *short]
+
+    run_wanted(names, asked, ledger, lambda one: finished(values(one), RANKS, datasets))
 
 
 def add(options: argparse.ArgumentParser) -> None:
     add_data(options, "cifar10", "CIFAR-10's files")
-    options.add_argument("--only", nargs="*", choices=[*ALGORITHMS, CORRECTED], help="algorithms")
+    options.add_argument("--half", action="store_true", help="half the length only, at one rate")
+    options.add_argument("--only", nargs="*", choices=NAMES, help="algorithms")
+    options.add_argument("--seeds", type=int, default=len(SEEDS), help="of results, the first few")
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """Tables and the figure of the study in `full_length`."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,53 +10,77 @@ from command import Group, Ledger, groups
 from full_length import (
     ALGORITHMS,
     BATCH,
-    CORRECTED,
+    FURTHER,
+    IN_TIME,
+    NAMES,
     RANKS,
     SCREEN,
-    SEEDS,
     SETTLE,
     STEPS,
     Row,
+    halves,
+    plain,
     settled,
     tuning_loss,
     wanted,
 )
-from pages import band, cost, difference, ends, fill_all, legend, panels, save, summary, write_csv
+from pages import (
+    band,
+    cost,
+    difference,
+    ends,
+    fill_all,
+    last,
+    legend,
+    panels,
+    save,
+    summary,
+    write_csv,
+)
 from pages import write_page as write_readme
 
-NAMES = [*ALGORITHMS, CORRECTED]
+from mpisgd.values.statistics import half_width
+
 COLUMNS = ("test_accuracy", "test_loss", "accuracy", "loss", "train_loss", "time_s")
 ENDS = {
     "test accuracy (%)": ("test_accuracy", 100, 1), "test loss": ("test_loss", 1, 3),
     "training loss": ("train_loss", 1, 3), "virtual ms": ("time_s", 1e3, 0),
 }  # fmt: skip
-LOOKS = ["#222222", "#ee6677", "#4477aa", "#66ccee", "#228833", "#ccbb44", "#aa3377"]
+LOOKS = {
+    "mini-batch": "#222222", "Local": "#ee6677", "DaSGD, xi 0.25": "#4477aa",
+    "DaSGD, xi 0.25, Local's rate corrected": "#66ccee", "DaSGD, xi 0.5": "#aa3377",
+    "delta": "#228833", "overwrite": "#ccbb44", "DiLoCo": "#999933",
+}  # fmt: skip
+SET_UP = f"resnet8 of width 8, {RANKS} virtual workers"
+FEWEST = 3  # seeds of what the page shows
+SHORT = "mini-batch, in DaSGD's time"
+COMPARED = (
+    ("test accuracy, points", "test_accuracy", 100, 1), ("test loss", "test_loss", 1, 3),
+)  # fmt: skip
 
 
 def results(ledger: Ledger) -> list[Group]:
     """(cell without its seed, finished lines) of each algorithm whose rate has settled."""
     found = []
     for name in NAMES:
-        cells = [one for one in wanted(ledger, name) if one["steps"] == STEPS]
-        found += [(one, lines) for one, lines in groups(ledger, cells) if len(lines) == len(SEEDS)]
+        cells = [one for one in wanted(ledger, name) if one["steps"] == IN_TIME.get(name, STEPS)]
+        found += [(one, lines) for one, lines in groups(ledger, cells) if len(lines) >= FEWEST]
     return found
 
 
 def rates(ledger: Ledger) -> list[Row]:
     """What each rate came to, at the lengths at which it was judged."""
     rows = []
-    for name in ALGORITHMS:
+    for name in [one for one in ALGORITHMS if one not in FURTHER]:
         tried = sorted(
             {line["cell"]["rate"] for line in ledger.lines.values() if line["cell"]["name"] == name}
         )
-        if not tried:
-            continue
-        _, chosen = settled(ledger, name)
         for steps in (SCREEN, SETTLE):
             row: Row = {"algorithm": name, "steps": steps}
             for rate in tried:
                 loss = tuning_loss(ledger, name, rate, steps)
-                row[f"{rate:g}"] = "" if loss is None else _shown(loss)
+                row[f"{rate:g}"] = "" if loss is None else shown(loss)
+            _, chosen = settled(ledger, name)
             rows.append(
                 row | {"chosen": "" if chosen is None or steps == SCREEN else f"{chosen:g}"}
             )
@@ -65,7 +89,7 @@ def rates(ledger: Ledger) -> list[Row]:
     return [{key: row.get(key, "") for key in order} for row in rows]
 
 
-def _shown(loss: float) -> str:
+def shown(loss: float) -> str:
     return f"{loss:.3f}" if math.isfinite(loss) else "not finite"
 
 
@@ -73,64 +97,144 @@ def outcomes(ledger: Ledger) -> list[Row]:
     """Each algorithm at the end of its steps."""
     rows: list[Row] = []
     for one, lines in results(ledger):
-        row: Row = {"algorithm": one["name"], "peak rate": f"{one['rate']:g}", "seeds": len(lines)}
-        row["effective steps"] = f"{lines[0]['share'] * STEPS:.0f}"
+        row: Row = {"algorithm": one["name"], "steps": one["steps"]}
+        row |= {"peak rate": f"{one['rate']:g}", "seeds": len(lines)}
+        row["effective steps"] = f"{lines[0]['share'] * one['steps']:.0f}"
         rows.append(row | ends(lines, ENDS))
     return rows
 
 
-def differences(ledger: Ledger) -> list[Row]:
-    """Test accuracy in points, seed by seed: each less mini-batch, DaSGD less Local."""
-    found = {one["name"]: lines for one, lines in results(ledger)}
-    pairs = [(name, "mini-batch") for name in NAMES[1:]]
-    pairs += [(name, "Local") for name in NAMES[2:]]
-    return [
-        {"test accuracy, points": f"{one} less {other}"}
-        | difference(found[one], found[other], "test_accuracy", 100, 1)
-        for one, other in pairs
-        if one in found and other in found
-    ]
-
-
-def at_time(line: Row, time_s: float) -> float:
-    """Validation accuracy at a virtual time, on the line between the evaluations around it."""
-    return float(np.interp(time_s, [0.0, *line["time_s"]], [0.1, *line["accuracy"]]))
-
-
-def equal_time(ledger: Ledger) -> list[Row]:
-    """Validation accuracy when the quickest has ended, of all."""
-    found = results(ledger)
-    if not found:
-        return []
-    until = min(line["time_s"][-1] for _, lines in found for line in lines)
+def compared(found: Mapping[str, list[Row]], pairs: Iterable[tuple[str, str]]) -> list[Row]:
+    """The first of each pair less the second: seed by seed, in points of test accuracy and in test
+    loss."""
     rows: list[Row] = []
-    for one, lines in found:
-        values = [100 * at_time(line, until) for line in lines]
-        rows.append(
-            {
-                "algorithm": one["name"],
-                f"validation accuracy (%) after {1e3 * until:.0f} virtual ms":
-                    f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}",
-                "share of its steps (%)": f"{100 * until / lines[0]['time_s'][-1]:.0f}",
-            }
-        )  # fmt: skip
+    for one, other in pairs:
+        if one in found and other in found:
+            first, second = common(found[one], found[other])
+            row: Row = {"": f"{one} less {other}", "seeds": len(first)}
+            for heading, name, factor, digits in COMPARED:
+                told = difference(first, second, name, factor, digits)
+                beyond = "" if told["told apart"] == "yes" else ", not told apart"
+                row[heading] = f"{told['difference']} ({told['95 % interval']}{beyond})"
+            rows.append(row)
     return rows
 
 
-def figure(found: Iterable[Group]) -> Any:
-    """Validation accuracy over samples and over virtual time: means and Student's 95 % bands."""
-    title = f"resnet8 of width 8, {RANKS} virtual workers, each at its tuned rate, {STEPS} steps"
-    drawn, axes = panels(2, title, 4.8, 4.4)
+def common(*found: Iterable[Row]) -> list[list[Row]]:
+    """The lines of the seeds that all have, in one order."""
+    by_seed = [{line["cell"]["seed"]: line for line in lines} for lines in found]
+    seeds = sorted(set.intersection(*map(set, by_seed)))
+    return [[lines[seed] for seed in seeds] for lines in by_seed]
+
+
+def differences(ledger: Ledger) -> list[Row]:
+    """After equally many steps: each less mini-batch, and less Local."""
+    found = {one["name"]: lines for one, lines in results(ledger) if one["steps"] == STEPS}
+    names = list(found)
+    return compared(found, [(name, names[0]) for name in names[1:]]) + compared(
+        found, [(name, names[1]) for name in names[2:]]
+    )
+
+
+def half(ledger: Ledger) -> list[Row]:
+    """Validation loss at half the length at one rate, and less Local's of the same seed."""
+    rows: list[Row] = []
+    local = {c["seed"]: last(ledger[c], "loss") for c in halves(ledger) if c["name"] == "Local"}
+    for one, lines in groups(ledger, halves(ledger)):
+        row: Row = {"algorithm": one["name"]}
+        row["effective steps"] = f"{lines[0]['share'] * one['steps']:.0f}"
+        for line in lines:
+            seed, loss = line["cell"]["seed"], last(line, "loss")
+            row[f"seed {seed}"] = shown(loss)
+            row[f"less Local, {seed}"] = f"{loss - local[seed]:+.3f}"
+        rows.append(row)
+    return rows
+
+
+def equal_time(ledger: Ledger) -> list[Row]:
+    """What ends when DaSGD does less those that were laid out for its time."""
+    found = {one["name"]: lines for one, lines in results(ledger)}
+    names = [name for name in found if "delay" in ALGORITHMS[plain(name)] and name not in IN_TIME]
+    return compared(found, [(name, other) for other in IN_TIME for name in names])
+
+
+def break_even(ledger: Ledger) -> list[Row]:
+    """From which t_c / t_p on each, in its steps, is as good as mini-batch laid out for its time.
+
+    Mini-batch's accuracy and loss are taken to be lines over the logarithm of its steps, through
+    the means at its two lengths; what varies over seeds is the difference to its runs of full
+    length.
+    """
+    found = {one["name"]: lines for one, lines in results(ledger)}
+    rows: list[Row] = []
+    if not {SHORT, "mini-batch"} <= set(found):
+        return rows
+    for name in found:
+        options = ALGORITHMS[plain(name)]
+        if name in IN_TIME or "tau" not in options:
+            continue
+        waits = 0 if "delay" in options else 1 / options["tau"]
+        row: Row = {"algorithm": name}
+        for heading, column, *_ in COMPARED:
+            slope = float(np.mean(behind(found, "mini-batch", SHORT, column)))
+            share = [one / slope for one in behind(found, name, "mini-batch", column)]
+            steps = [STEPS * (STEPS / IN_TIME[SHORT]) ** one for one in share]
+            by = heading.partition(",")[0]
+            row[f"mini-batch's steps, by {by}"] = interval(steps, 0)
+            row[f"t_c / t_p, by {by}"] = interval([ratio(count, waits) for count in steps], 2)
+        rows.append(row)
+    return rows
+
+
+def behind(found: Mapping[str, list[Row]], one: str, other: str, column: str) -> list[float]:
+    """A column at the end of `one` less that of `other`, of the seeds that both have."""
+    pairs = zip(*common(found[one], found[other]), strict=True)
+    return [last(first, column) - last(second, column) for first, second in pairs]
+
+
+def ratio(steps: float, waits: float) -> float:
+    """The t_c / t_p at which so many steps of mini-batch, (1 + r) t_p each, take as long as STEPS
+    steps with the share `waits` of an average each, (1 + waits r) t_p."""
+    return (STEPS - steps) / (steps - waits * STEPS)
+
+
+def interval(values: Sequence[float], digits: int) -> str:
+    """Their mean and its 95 % interval; of one value itself."""
+    mean, half = float(np.mean(values)), half_width(values)
+    if len(values) < 2:
+        return f"{mean:.{digits}f}"
+    return f"{mean:.{digits}f} ({mean - half:.{digits}f} to {mean + half:.{digits}f})"
+
+
+def curves(found: Iterable[Group]) -> Any:
+    """Validation accuracy over samples: means and Student's 95 % bands."""
+    drawn, (axis,) = panels(1, f"{SET_UP}, each at its tuned rate", 7.0, 4.8)
     for one, lines in found:
-        values = 100 * np.array([line["accuracy"] for line in lines])
-        colour, label = LOOKS[NAMES.index(one["name"])], f"{one['name']}, rate {one['rate']:g}"
-        samples = np.array(lines[0]["step"]) * RANKS * BATCH / 1e3
-        for axis, place in zip(axes, (samples, 1e3 * np.array(lines[0]["time_s"])), strict=True):
-            band(axis, place, values, colour, label)
-    axes[0].set_xlabel("thousand samples computed")
-    axes[1].set_xlabel("virtual milliseconds, t_c = 0.65 t_p")
-    axes[0].set_ylabel("validation accuracy (%), averaged model")
-    legend(drawn, axes, 2)
+        if one["name"] not in IN_TIME:
+            values = 100 * np.array([line["accuracy"] for line in lines])
+            samples = np.array(lines[0]["step"]) * RANKS * BATCH / 1e3
+            colour, label = LOOKS[one["name"]], f"{one['name']}, rate {one['rate']:g}"
+            band(axis, samples, values, colour, label)
+    axis.set(xlabel="thousand samples computed", ylabel="validation accuracy (%), averaged model")
+    legend(drawn, [axis], 2)
+    return drawn
+
+
+def over_time(found: Iterable[Group]) -> Any:
+    """What each reaches in the time that it was laid out for; two lengths of one are joined."""
+    drawn, (axis,) = panels(1, f"{SET_UP}: each where its one-cycle ends", 7.0, 4.8)
+    points: dict[str, list[tuple[float, float, float]]] = {}
+    for one, lines in found:
+        values = [100 * last(line, "test_accuracy") for line in lines]
+        place = 1e3 * lines[0]["time_s"][-1], float(np.mean(values)), half_width(values)
+        points.setdefault(one["name"].removesuffix(", in DaSGD's time"), []).append(place)
+    for name, ended in points.items():
+        x, y, half = zip(*ended, strict=True)
+        axis.errorbar(
+            x, y, half, color=LOOKS[name], marker="o", linestyle="--", capsize=3, label=name
+        )
+    axis.set(xlabel="virtual milliseconds, t_c = 0.65 t_p", ylabel="test accuracy (%)")
+    legend(drawn, [axis], 2)
     return drawn
 
 
@@ -138,15 +242,17 @@ def page(text: str, ledger: Ledger) -> str:
     """The page `text` with its tables from the ledger."""
     tables = {
         "rates": rates(ledger), "outcomes": outcomes(ledger), "differences": differences(ledger),
-        "time": equal_time(ledger), "made": cost(ledger),
+        "time": equal_time(ledger), "even": break_even(ledger),
+        "half": half(ledger), "made": cost(ledger),
     }  # fmt: skip
     return fill_all(text, tables)
 
 
 def write(folder: Path) -> None:
-    """summary.csv, the figure, and the page's tables."""
+    """summary.csv, the figures, and the page's tables."""
     ledger = Ledger(folder / "runs.jsonl")
     write_csv(folder / "summary.csv", summary(ledger, COLUMNS))
     if found := results(ledger):
-        save(figure(found), folder / "accuracy.png")
+        save(curves(found), folder / "accuracy.png")
+        save(over_time(found), folder / "time.png")
     write_readme(folder, page, ledger)

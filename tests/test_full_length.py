@@ -40,14 +40,58 @@ def test_a_rate_is_settled_once_its_neighbours_are_worse(tmp_path):
 
 def test_a_rate_that_is_not_finite_is_not_chosen(tmp_path):
     from command import Ledger
-    from full_length import SCREEN, best, choosing
+    from full_length import RATES, SCREEN, SETTLE, choosing, settled
 
-    ledger = Ledger(tmp_path / "runs.jsonl")
-    finished(ledger, choosing("delta", 0.1, SCREEN), lambda cell: 1.0)
-    assert best(ledger, "delta", [0.1, 0.2], SCREEN) is None  # one is missing
-    (cell,) = choosing("delta", 0.2, SCREEN)
-    ledger.add(cell, {"loss": [9.0], "failure": "not finite"})
-    assert best(ledger, "delta", [0.1, 0.2], SCREEN) == 0.1
+    ledger, name = Ledger(tmp_path / "runs.jsonl"), "Local"
+    for rate in RATES:
+        finished(ledger, choosing(name, rate, SCREEN), lambda cell: abs(cell["rate"] - 0.04))
+    finished(ledger, choosing(name, 0.02, SETTLE), lambda cell: cell["rate"])
+    finished(ledger, choosing(name, 0.04, SETTLE), lambda cell: cell["rate"])
+    assert settled(ledger, name) == ([0.02, 0.04, 0.08], None)  # one is missing
+    for cell in choosing(name, 0.08, SETTLE):
+        ledger.add(cell, {"loss": [9.0], "failure": "not finite"})
+    finished(ledger, choosing(name, 0.01, SETTLE), lambda cell: 1.0)
+    assert settled(ledger, name) == ([0.01, 0.02, 0.04, 0.08], 0.02)
+
+
+def test_those_in_dasgds_time_take_it_at_the_tuned_rate():
+    """By the times of the committed runs of full length: within one step of theirs."""
+    from command import Ledger
+    from full_length import IN_TIME, STEPS, cell, settled, wanted
+
+    ledger = Ledger(ROOT / "results" / "study-full-length" / "runs.jsonl")
+    (until,) = ledger[cell("DaSGD, xi 0.25", 0.04, 1, STEPS)]["time_s"][-1:]
+    for name, steps in IN_TIME.items():
+        whole = name.partition(",")[0]
+        step_s = ledger[cell(whole, 0.04, 1, STEPS)]["time_s"][-1] / STEPS
+        assert abs(steps * step_s - until) < step_s
+        shown = {(one["rate"], one["steps"]) for one in wanted(ledger, name)}
+        assert shown == {(settled(ledger, whole)[1], steps)}
+
+
+def test_differences_are_those_of_seeds_that_both_have():
+    from full_length_figures import compared
+
+    def lines(**accuracies):
+        return [
+            {"cell": {"seed": int(seed[1:])}, "test_accuracy": value, "test_loss": 1 - value}
+            for seed, value in accuracies.items()
+        ]
+
+    found = {"one": lines(s3=0.5, s1=0.2, s2=0.4), "other": lines(s2=0.3, s3=0.5, s9=0.9)}
+    (row,) = compared(found, [("one", "other"), ("one", "absent")])
+    assert row["seeds"] == 2
+    assert row["test accuracy, points"].startswith("5.0 ± 7.1 (")  # of 0 and 10
+    assert row["test loss"].startswith("-0.050 ± 0.071 (")
+    assert row["test loss"].endswith("not told apart)")
+
+
+def test_at_the_even_ratio_both_take_equally_long():
+    from full_length_figures import STEPS, ratio
+
+    for steps, waits in ((1486, 0.0), (1800, 0.25), (2000, 1 / 16)):
+        even = ratio(steps, waits)
+        assert steps * (1 + even) == pytest.approx(STEPS * (1 + waits * even))
 
 
 def test_the_corrected_rate_makes_as_much_of_a_step_as_locals(tmp_path):
@@ -59,16 +103,9 @@ def test_the_corrected_rate_makes_as_much_of_a_step_as_locals(tmp_path):
     finished(ledger, wanted(ledger, "Local"), lambda cell: abs(math.log(cell["rate"] / 0.04)))
     for rate in (0.02, 0.04, 0.08):
         finished(ledger, choosing("Local", rate, SETTLE), lambda c: abs(math.log(c["rate"] / 0.04)))
+    assert {one["rate"] for one in wanted(ledger, "delta")} == {0.04}
     (rate,) = {one["rate"] for one in wanted(ledger, CORRECTED)}
     assert rate == pytest.approx(0.04 / (1 - 0.75 / 4), rel=1e-3)  # tau 4, d 1, xi 0.25
-
-
-def test_accuracy_at_equal_time_lies_on_the_line_between_evaluations():
-    from full_length_figures import at_time
-
-    line = {"time_s": [1.0, 2.0], "accuracy": [0.3, 0.5]}
-    assert at_time(line, 1.5) == pytest.approx(0.4)
-    assert at_time(line, 0.5) == pytest.approx(0.2)  # from 0.1, that of a guess
 
 
 def test_the_committed_page_shows_what_its_runs_say():
