@@ -75,9 +75,36 @@ def test_blobs_can_be_told_apart():
     assert (nearest == labels).mean() > 0.95
 
 
+def test_documents_follow_their_sizes_and_seed():
+    first, same, other = (load("documents", samples=90, features=50, seed=s) for s in (1, 1, 2))
+    assert first.train_inputs.shape[0] == 90
+    assert first.test_samples == 10
+    assert first.train_inputs.tobytes() == same.train_inputs.tobytes()
+    assert first.train_inputs.tobytes() != other.train_inputs.tobytes()
+    words, _ = first.batch(np.arange(90))
+    assert words.dtype == np.float32
+    assert set(np.unique(words)) <= {-1, *range(50)}
+    lengths = (words >= 0).sum(axis=1)
+    assert lengths.min() >= 10
+    assert np.array_equal(words >= 0, np.arange(words.shape[1]) < lengths[:, None])
+
+
+def test_documents_have_zipfs_law_and_words_of_their_class():
+    data = load("documents", samples=4000, features=1000, classes=4)
+    words, classes = data.batch(np.arange(4000))
+    counts = np.array([np.bincount(words[(classes == c)[:, None] & (words >= 0)].astype(int),
+                                   minlength=1000) for c in range(4)])  # fmt: skip
+    frequent = counts.sum(axis=0)
+    assert frequent[0] / frequent[9] == pytest.approx(10, rel=0.1)  # of those that are nobody's
+    own = counts[:, 100:].max(axis=0) / counts[:, 100:].sum(axis=0)
+    expected = 5 / (5 + 3)  # of a word's, in the class that prefers it
+    assert np.average(own, weights=frequent[100:]) == pytest.approx(expected, abs=0.1)
+
+
 @pytest.mark.parametrize(
     ("name", "path", "options", "message"),
     [
+        ("documents", "somewhere", {}, "documents takes no path"),
         ("imagenet", None, {}, "--data 'imagenet': choose from digits"),
         ("digits", "somewhere", {}, "digits takes no path"),
         ("digits", None, {"held_back": 0.2}, "digits takes no held_back"),

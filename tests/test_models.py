@@ -14,13 +14,15 @@ CASES = [
     ("softmax", {}),
     ("mlp", {"hidden": (5,)}),
     ("mlp", {"hidden": (7, 1, 6)}),
+    ("bag", {"hidden": (3,)}),
     ("quadratic", {"rank": 1, "size": 3, "curvature_spread": 0.5}),
 ]
 every_model = pytest.mark.parametrize(("name", "options"), CASES)
 
 
 def made(name, options, dtype="float64", extra=0):
-    dataset = load("synthetic", samples=40, features=6, classes=4, seed=3)
+    data = "documents" if name == "bag" else "synthetic"
+    dataset = load(data, samples=40, features=6, classes=4, seed=3)
     model = build(name, dataset, **options)
     parameters = Parameters(model.shapes, dtype, extra)
     model.initialise(parameters, np.random.default_rng(1))
@@ -134,7 +136,7 @@ def test_evaluation_adds_up_over_parts(name, options):
     assert sum(part.loss_sum for part in parts) == pytest.approx(whole.loss_sum, rel=1e-12)
 
 
-@pytest.mark.parametrize(("name", "options"), CASES[:3])
+@pytest.mark.parametrize(("name", "options"), CASES[:4])
 def test_the_evaluated_loss_is_the_trained_one(name, options):
     dataset, model, parameters = made(name, options)
     batch = dataset.batch(np.arange(20))

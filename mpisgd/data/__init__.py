@@ -21,6 +21,7 @@ DATASETS = {
     "arrays": "mpisgd.data.arrays:load_arrays",
     "synthetic": "mpisgd.data.synthetic:load_blobs",
     "noise": "mpisgd.data.synthetic:load_noise",
+    "documents": "mpisgd.data.synthetic:load_documents",
 }
 
 
@@ -81,7 +82,7 @@ class DataOptions:
     path: Path | None = None  # a folder or file of the user's
     samples: int | None = None  # training samples to use, or to make
     held_back: float | None = None  # share of the samples that becomes the test set, default 0.1
-    features: int | None = None  # made-up data: numbers in an input
+    features: int | None = None  # made-up data: numbers in an input, or words there are
     classes: int | None = None  # made-up data
     seed: int = 0
 

@@ -26,7 +26,7 @@ def unfitting(experiment: "Experiment") -> Iterator[UsageError]:
             yield UsageError("--allreduce", experiment.allreduce, allowed)
         return
     here = f"not with --backend {experiment.backend}; numpy can"
-    if experiment.model == "quadratic":
+    if experiment.model in ("quadratic", "bag"):
         yield UsageError("--model", experiment.model, here)
     if experiment.wire is not None:
         yield UsageError("--wire", experiment.wire, here)
@@ -34,7 +34,7 @@ def unfitting(experiment: "Experiment") -> Iterator[UsageError]:
         yield UsageError("--pull", experiment.pull, f"{here}: parameters come with answers")
     if experiment.algorithm == "minibatch-partial":
         yield UsageError("--algorithm", experiment.algorithm, f"{here}: rounds begin at its looks")
-    if experiment.push == "layerwise":
+    if experiment.push not in (None, "whole"):
         yield UsageError("--push", experiment.push, f"{here}: a gradient leaves whole")
 
 

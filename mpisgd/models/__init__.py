@@ -17,6 +17,7 @@ MODELS = {
     "softmax": "mpisgd.models.mlp:build_softmax",
     "mlp": "mpisgd.models.mlp:build_mlp",
     "quadratic": "mpisgd.models.quadratic:build_quadratic",
+    "bag": "mpisgd.models.bag:build_bag",
     "mnist-cnn": "mpisgd.models.cnn:build_mnist_cnn",
     "resnet8": "mpisgd.models.cnn:build_resnet8",
     "resnet20": "mpisgd.models.cnn:build_resnet20",
@@ -42,10 +43,11 @@ MODELS = {
     "torch:inception3": "mpisgd.models.torch_model:build_net",
 }
 
-# The models that `--hidden` is for, with its default: units of layers, channels of convolutions,
-# the first width of a residual network.
+# The models that `--hidden` is for, with its default: units of layers, the width of an embedding,
+# channels of convolutions, the first width of a residual network.
 HIDDEN: dict[str, tuple[int, ...]] = {
     "mlp": (64,),
+    "bag": (32,),
     "mnist-cnn": (16, 16, 32, 32),  # the paper says how many layers, not how wide
     "resnet8": (16,),
     "resnet20": (16,),
@@ -57,6 +59,10 @@ Progress = Callable[[float], object]
 
 # A model whose layers may get their parameters one by one takes `needs` too, in `gradient`: called
 # with `high` before a layer uses `parameters.flat[:high]`, from the first layer to the last.
+
+# One with an embedding may say of which rows of which parameter a batch alone makes use, for
+# servers: `embedding` is that parameter's name, `rows(inputs)` their numbers, (count,) int64,
+# ascending. No other row has a part in the batch's loss, nor a gradient.
 
 # Called with `low` when `gradient.flat[low:]` is final: low never rises, the last call says 0.
 Ready = Callable[[int], object]

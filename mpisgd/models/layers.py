@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from allreduce.arrays import HOST, Host
+from mpisgd.models import Sums
 
 # Multiply-adds in one block of a product: about a millisecond of a core. Smaller products are not
 # cut. Fixed, and the same whether or not anybody listens: how a product is cut can change its bits.
@@ -67,6 +68,22 @@ def cross_entropy(logits: Any, targets: Any, memory: Host = HOST) -> tuple[Any, 
     total = memory.sum(logits, axis=1, keepdims=True)
     logits /= total
     return xp.log(total[:, 0]) - chosen, positions
+
+
+def evaluated(
+    logits_of: Callable[[slice], Any], targets: Any, rows: int, memory: Host = HOST
+) -> Sums:
+    """Sums over samples, of which so many `rows` at once have `logits_of`; a sample is correct when
+    the largest output is its target's."""
+    loss_sum, correct = 0.0, 0
+    for start in range(0, len(targets), rows):
+        part = slice(start, start + rows)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            logits, wanted = logits_of(part), targets[part]
+            correct += int((logits.argmax(axis=1) == wanted).sum())
+            losses, _ = cross_entropy(logits, wanted, memory)
+            loss_sum += float(memory.sum(losses, dtype=np.float64))
+    return Sums(loss_sum, correct, len(targets))
 
 
 def mean_loss(losses: Any, rows: int, memory: Host) -> Any:

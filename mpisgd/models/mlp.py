@@ -6,7 +6,7 @@ import numpy as np
 
 from mpisgd.data import Dataset
 from mpisgd.models import HIDDEN, ModelOptions, Progress, Ready, Sums
-from mpisgd.models.layers import Meter, Scratch, cross_entropy, mean_loss, multiply
+from mpisgd.models.layers import Meter, Scratch, cross_entropy, evaluated, mean_loss, multiply
 from mpisgd.training.parameters import Parameters
 from mpisgd.values.errors import UsageError
 
@@ -69,16 +69,11 @@ class MLP:
 
     def evaluate(self, parameters: Parameters, inputs: np.ndarray, targets: np.ndarray) -> Sums:
         """See Model.evaluate. A row is correct when the largest output is its target's."""
-        loss_sum, correct = 0.0, 0
         silent = Meter(None, 1)
-        for start in range(0, len(targets), EVALUATION_ROWS):
-            part = slice(start, start + EVALUATION_ROWS)
-            with np.errstate(over="ignore", invalid="ignore"):
-                logits = self._forward(parameters, inputs[part], silent)[-1]
-                correct += int((logits.argmax(axis=1) == targets[part]).sum())
-                losses, _ = cross_entropy(logits, targets[part], parameters.memory)
-                loss_sum += float(parameters.memory.sum(losses, dtype=np.float64))
-        return Sums(loss_sum, correct, len(targets))
+        return evaluated(
+            lambda part: self._forward(parameters, inputs[part], silent)[-1],
+            targets, EVALUATION_ROWS, parameters.memory,
+        )  # fmt: skip
 
     def _forward(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 from allreduce.arrays import Host
 from mpisgd.models import Progress, Sums
 from mpisgd.models.layer import Layer, Pass
-from mpisgd.models.layers import Meter, cross_entropy, mean_loss
+from mpisgd.models.layers import Meter, cross_entropy, evaluated, mean_loss
 from mpisgd.models.planes import WORKSPACE, Array, Planes
 from mpisgd.models.statistics import forget
 from mpisgd.training.parameters import Parameters
@@ -84,16 +84,10 @@ class Network:
 
     def evaluate(self, parameters: Parameters, inputs: np.ndarray, targets: np.ndarray) -> Sums:
         """See Model.evaluate; normalising layers use `statistics`."""
-        loss_sum, correct = 0.0, 0
         run = Pass(parameters, self.statistics, Meter(None, 1), False)
-        for start in range(0, len(targets), EVALUATION_ROWS):
-            part = slice(start, start + EVALUATION_ROWS)
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                logits, wanted = self._forward(inputs[part], run), targets[part]
-                correct += int((logits.argmax(axis=1) == wanted).sum())
-                losses, _ = cross_entropy(logits, wanted, run.memory)
-                loss_sum += float(losses.sum(dtype=np.float64))
-        return Sums(loss_sum, correct, len(targets))
+        return evaluated(
+            lambda part: self._forward(inputs[part], run), targets, EVALUATION_ROWS, run.memory
+        )
 
     def _forward(
         self, inputs: np.ndarray, run: Pass, needs: Callable[[int], object] | None = None
