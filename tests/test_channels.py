@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from allreduce.testing.loopback import World
-from mpisgd.servers.messages import Answer, Request
-from mpisgd.worlds.channels import HEADER_OCTETS, Channel, Notices
+from mpisgd.servers.messages import HEADER_B, Answer, Request
+from mpisgd.worlds.channels import Channel, Notices
 
 COUNT = 37
 
@@ -42,7 +42,7 @@ def until(generator):
 
 
 @pytest.mark.parametrize("eager", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("chunk", [HEADER_OCTETS, 100, 1 << 20])
+@pytest.mark.parametrize("chunk", [HEADER_B, 100, 1 << 20])
 def test_letters_come_whole_and_memory_is_given_back(eager, chunk):
     for seed in range(5):
         world = World(2, seed, eager=max(eager, 0.01))
@@ -62,6 +62,27 @@ def test_letters_come_whole_and_memory_is_given_back(eager, chunk):
         server.close()
         worker.close()
         world.check_quiet()
+
+
+@pytest.mark.parametrize("chunk", [HEADER_B, 100, 1 << 20])
+def test_shorter_letters_come_as_they_are(chunk):
+    """Of any length, one after the other, also none at all and nothing."""
+    world = World(2, 3, eager=0.5)
+    server, (worker,) = pair(world, chunk)
+    sizes = [0, 1, 4, 5, 6, None, 36, COUNT, 2, COUNT, 0, None]
+    server.send(0, answer(0), np.zeros(COUNT))
+    for step, size in enumerate(sizes, 1):
+        until(worker.receive())
+        sent = None if size is None else np.full(size, step)
+        worker.send(0, ask(step), sent)
+        came = until(server.receive()).payload
+        assert (came is None) == (sent is None)
+        assert sent is None or np.array_equal(came, sent)
+        server.send(0, answer(step), sent, answered=step < len(sizes))
+        assert step < len(sizes) or until(worker.receive()).payload is None
+    server.close()
+    worker.close()
+    world.check_quiet()
 
 
 def test_a_sent_buffer_may_be_changed_at_once():

@@ -156,8 +156,8 @@ def _checked(
         if target.workload is not None:
             fixed = averages(experiment) and experiment.algorithm != "minibatch-partial"
             workload.check(target.workload, target, saving, world, fixed)
-        if saving is not None and given.pull not in (None, "answer"):
-            raise UsageError("--pull", given.pull, "only answer in a run that is saved")
+        if saving is not None and given.pull not in (None, "answer", "sparse"):
+            raise UsageError("--pull", given.pull, "only answer or sparse in a run that is saved")
         experiment = resolve_for(given, dataset, world.size)
         _try(experiment, dataset, world.rank)
     except UsageError as mistake:

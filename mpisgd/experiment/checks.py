@@ -64,8 +64,9 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
     if e.pull not in (None, "answer"):
         for flag, value, fails in (
             ("--prefetch", None, e.prefetch),
-            ("--stale", e.stale, e.stale == "abandon"),
-            ("--reads", e.reads, e.reads == "consistent"),
+            ("--stale", e.stale, e.stale == "abandon" and e.pull != "sparse"),
+            ("--reads", e.reads, e.reads == "consistent" and e.pull != "sparse"),
+            ("--requeue", None, e.requeue and e.pull == "sparse"),
         ):
             if fails:
                 yield UsageError(flag, value, "only with --pull answer")

@@ -63,12 +63,15 @@ class Experiment:
     )
     colocated: bool | None = _option(None, options.switch(), "shard s lives on worker s as well")
     push: str | None = _option(
-        None, options.one_of(("whole", "layerwise")), "when a shard's gradient leaves [whole]"
+        None,
+        options.one_of(("whole", "layerwise", "sparse")),
+        "when a shard's gradient leaves, or the batch's rows of an embedding alone [whole]",
     )
     pull: str | None = _option(
         None,
-        options.one_of(("answer", "start", "layerwise")),
-        "when a shard's parameters come: with the answer to its gradient, or asked for [answer]",
+        options.one_of(("answer", "start", "layerwise", "sparse")),
+        "when a shard's parameters come: with the answer to its gradient (sparse: the next "
+        "batch's rows of an embedding alone), or asked for [answer]",
     )
     reads: str | None = _option(
         None,

@@ -56,6 +56,10 @@ UPDATE_S = _seconds("update_s", "mean seconds from one update of a shard to the 
 WAITED_S = _seconds(
     "waited_s", "mean seconds from a used gradient's arrival to its worker's answer"
 )
+OCTETS = (
+    Column("pushed_B", ".6g", "bytes of the message that brings a used gradient, mean", "B"),
+    Column("answered_B", ".6g", "bytes of the message that answers it, mean", "B"),
+)
 SERVER = Column("server", "", "the shard", "", True)
 RUNS = (
     FILE, ALGORITHM, folded(RANKS),
@@ -74,7 +78,7 @@ RUNS = (
     _seconds("own_step_s", "seconds of a worker's own step, its waiting included: median of the "
              "workers' medians"),
     _seconds("slowest_step_s", "the same of the slowest worker"),
-    WAITED_S, CLOCK,
+    WAITED_S, *OCTETS, CLOCK,
 )  # fmt: skip
 SHARDS = (
     FILE, folded(ALGORITHM), WORKERS, SERVER, UPDATES, *map(shown, COUNTS[:2]), *COUNTS[2:],
@@ -82,7 +86,7 @@ SHARDS = (
     Column("staleness_p10", "", "a tenth of the used gradients is at most so stale"),
     Column("staleness_median", "", "half of the used gradients is at most so stale"),
     Column("staleness_p90", "", "nine tenths of the used gradients are at most so stale", "", True),
-    shown(STALENESS_MAX), UPDATE_S, WAITED_S, CLOCK,
+    shown(STALENESS_MAX), UPDATE_S, WAITED_S, *OCTETS, CLOCK,
 )  # fmt: skip
 STALENESS = (
     FILE, ALGORITHM, WORKERS, SERVER,
@@ -137,6 +141,7 @@ def row(named: Named) -> dict[str, Any] | None:
         "own_step_s": float(np.median(seconds)) if seconds else None,
         "slowest_step_s": max(seconds, default=None),
         "waited_s": float(pushes["waited_s"][used].mean()) if used.any() else None,
+        **_octets(pushes),
         "clock": clock(run),
     }
 
@@ -160,6 +165,7 @@ def shards(named: Named) -> list[dict[str, Any]]:
                 "staleness_max": int(ages.max()) if len(ages) else None,
                 "update_s": _between(shard),
                 "waited_s": float(shard["waited_s"][used].mean()) if used.any() else None,
+                **_octets(shard),
                 "clock": clock(named.run),
             }
         )
@@ -249,11 +255,12 @@ def budget(runs: Sequence[Named]) -> list[str]:
 
 
 def columns(run: Run) -> Columns:
-    """/updates of a run; empty if there are none, or a column is missing."""
-    names = [field.name for field in group("updates")]
-    if run.kind != "train" or not set(names) <= set(run.updates):
+    """/updates of a run; empty if there are none, or a column is missing that all files have."""
+    fields = group("updates")
+    needed = {field.name for field in fields if not field.later}
+    if run.kind != "train" or not needed <= set(run.updates):
         return {}
-    found = {name: run.updates[name] for name in names}
+    found = {field.name: run.updates[field.name] for field in fields if field.name in run.updates}
     return found if len(found["server"]) else {}
 
 
@@ -297,6 +304,17 @@ def _counts(shard: Columns, late: np.ndarray) -> dict[str, int]:
         "dropped_samples": int(samples[dropped].sum()),
         "late_samples": int(samples[late].sum()),
     }
+
+
+def _octets(pushes: Columns) -> dict[str, float | None]:
+    """Mean bytes of pushes and of answers, those of a used gradient; None where nobody counted."""
+    used = pushes["used"] == 1
+    found: dict[str, float | None] = {}
+    for name in ("pushed_B", "answered_B"):
+        values = pushes[name][used] if name in pushes else used[:0]
+        counted = values.size and values.min() >= 0
+        found[name] = _mean(values.tolist()) if counted else None
+    return found
 
 
 def _delays(shard: Columns) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,8 @@ def mean(
 
     `weights`: as `weights` gives them; `total`, `scratch`: (shard,) to compute in.
     """
+    if ordered[0].at is not None:
+        return _of_parts(ordered, weights, total)
     if weights is not None:
         total[...] = 0
         for push, weight in zip(ordered, weights, strict=True):
@@ -27,6 +29,18 @@ def mean(
     for other in others[1:]:
         np.add(total, other, out=total)
     return np.divide(total, total.dtype.type(len(ordered)), out=total)
+
+
+def _of_parts(
+    ordered: Sequence[Push], weights: Sequence[float] | None, total: np.ndarray
+) -> np.ndarray:
+    """The same of gradients that are zero but for some elements: equal sums, in the same order."""
+    total[...] = 0
+    for push, weight in zip(ordered, weights or [1.0] * len(ordered), strict=True):
+        total[push.at] += push.gradient * total.dtype.type(weight)
+    if weights is None and len(ordered) > 1:
+        np.divide(total, total.dtype.type(len(ordered)), out=total)
+    return total
 
 
 def weights(ordered: Sequence[Push], version: int, by_staleness: bool) -> list[float] | None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+HEADER_B = 80  # bytes of a message beside its payload
 LEADER = -1  # the source of what server 0 tells the other servers
 DROPPED, USED, ENDED = range(3)  # what a verdict says
 GRADIENT, GIVEN_UP, PULL = range(3)  # what a request is
@@ -58,7 +59,8 @@ class Message(NamedTuple):
 
 
 class Push(NamedTuple):
-    """A gradient at the server. `gradient` (shard,) is valid until the worker is answered."""
+    """A gradient at the server. `gradient` (shard,), or (elements,) of the elements `at` and zero
+    elsewhere, is valid until the worker is answered, with the elements `wanted`; None: all."""
 
     worker: int
     step: int
@@ -67,11 +69,14 @@ class Push(NamedTuple):
     loss: float
     gradient: np.ndarray
     arrived_s: float
+    at: np.ndarray | None = None
+    wanted: np.ndarray | None = None
+    octets: int = 0  # of the message that brought it
 
     def row(
-        self, server: int, update: int, used: bool, staleness: int, now: float
+        self, server: int, update: int, used: bool, staleness: int, now: float, answered: int
     ) -> dict[str, float]:
-        """What /updates says of it, answered `now`."""
+        """What /updates says of it, answered `now` with so many bytes."""
         return {
             "server": server,
             "update": update,
@@ -83,7 +88,14 @@ class Push(NamedTuple):
             "samples": self.samples,
             "arrived_s": self.arrived_s,
             "waited_s": now - self.arrived_s,
+            "pushed_B": self.octets,
+            "answered_B": answered,
         }
+
+
+def octets(payload: np.ndarray | None) -> int:
+    """Bytes of a message with it."""
+    return HEADER_B + (0 if payload is None else payload.nbytes)
 
 
 def unpacked(kind: Any, values: np.ndarray) -> Any:

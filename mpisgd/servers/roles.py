@@ -26,6 +26,7 @@ from mpisgd.experiment.building import (
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.models import Model
 from mpisgd.servers.evaluation import Evaluator
+from mpisgd.servers.rows import Layout, Rows
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import ServedWorker
 from mpisgd.training.parameters import Parameters
@@ -34,6 +35,7 @@ from mpisgd.values.registry import resolve
 
 ALGORITHM = "--algorithm"
 PULLS = ("start", "layerwise")  # when workers ask for parameters
+ROWS = "sparse"  # what travels as rows
 NEAR = 0.25  # of a shard: how far a cut moves to fall between two layers
 
 
@@ -119,6 +121,7 @@ class Builder:
         ):
             allowed = f"answer or start: --model {experiment.model} wants all parameters at once"
             raise UsageError("--pull", "layerwise", allowed)
+        self.rows = self._rows()
 
     def server(self, site: Any, index: int, rests: Rests | None = None) -> Server:
         """Server number `index` on its site. `rests`: when the run is saved."""
@@ -129,7 +132,7 @@ class Builder:
         return Server(
             site, index, flat, len(self.roles.workers), optimiser, rate, steps, self.policy, ema,
             experiment.evaluate_every or 0, consistent=experiment.reads == "consistent",
-            rests=rests, pulled=experiment.pull in PULLS and index > 0,
+            rests=rests, pulled=experiment.pull in PULLS and index > 0, rows=self.rows,
         )  # fmt: skip
 
     def worker(self, site: Any, number: int) -> ServedWorker:
@@ -140,7 +143,8 @@ class Builder:
             site, self._model(number), there(self.dataset, self.memory), sampler,
             self.parameters.to(self.memory).like(), self.shards,
             requeue=bool(experiment.requeue), layerwise=experiment.push == "layerwise",
-            ahead=bool(experiment.prefetch), pull=experiment.pull or "answer", clip=experiment.clip,
+            ahead=bool(experiment.prefetch), pull=experiment.pull or "answer",
+            rows=self.rows, clip=experiment.clip,
             augment=build_augment(experiment, self.dataset),
         )  # fmt: skip
 
@@ -149,6 +153,24 @@ class Builder:
         ema = self.experiment.ema is not None
         dataset, parameters = there(self.dataset, self.memory), self.parameters.to(self.memory)
         return Evaluator(self.model, dataset, parameters, self.shards, ema, store, meta)
+
+    def most(self, index: int) -> int:
+        """Elements of the longest message to or from server number `index`."""
+        shard = self.shards[index]
+        return shard.stop - shard.start if self.rows is None else self.rows.most(index)
+
+    def _rows(self) -> Rows | None:
+        """What travels as rows of the model's embedding. UsageError if it has none."""
+        ways = {"--push": self.experiment.push == ROWS, "--pull": self.experiment.pull == ROWS}
+        if not any(ways.values()):
+            return None
+        model: Any = self.model
+        if not (hasattr(model, "embedding") and hasattr(model, "rows")):
+            flag = next(flag for flag, given in ways.items() if given)
+            allowed = f"--model {self.experiment.model} has no embedding; bag does"
+            raise UsageError(flag, ROWS, allowed)
+        layouts = tuple(Layout(model.shapes, model.embedding, shard) for shard in self.shards)
+        return Rows(model.rows, layouts, self.parameters.dtype, *ways.values())
 
     def _model(self, number: int) -> Model:
         model = build_model(self.experiment, self.dataset, number, len(self.roles.workers))

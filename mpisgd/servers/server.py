@@ -33,8 +33,10 @@ from mpisgd.servers.messages import (
     Push,
     Request,
     Verdict,
+    octets,
 )
 from mpisgd.servers.patience import Patience
+from mpisgd.servers.rows import Read, Rows
 from mpisgd.training.gradient import finite
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.site import ServerSite
@@ -64,15 +66,17 @@ class Server:
         consistent: bool = False,
         rests: "Rests | None" = None,
         pulled: bool = False,
+        rows: Rows | None = None,
     ):
         """`parameters`: (shard,) flat, updated in place; `steps`, `consistent`: see above.
         `rests`: when the run is saved, which server 0 decides. `pulled`: parameters leave when
-        a worker asks for them, not with the answer to its gradient."""
+        a worker asks for them, not with the answer to its gradient. `rows`: what of messages is
+        rows of an embedding."""
         self.site, self.index, self.parameters = site, index, parameters
         self.optimiser, self.rate, self.ema, self.policy = optimiser, rate, ema, policy
         self.goal, self.evaluate_every = steps * policy.step, evaluate_every
         self.leads, self.follows = consistent and index == 0, consistent and index > 0
-        self.pulled = pulled
+        self.pulled, self.rows = pulled, rows
         self.version = self.used = 0
         self.waiting: dict[int, Push] = {}
         self.patience = Patience(policy, workers)
@@ -127,7 +131,7 @@ class Server:
             yield from self._evaluate(final=False)
         self._owes = False
         for worker in sorted(self._greets):
-            self._send(worker, used=0, staleness=0, whole=True)
+            self._send(worker, used=0, staleness=0, part=self.parameters)
         self._greets = set()
         self._answer()
 
@@ -180,9 +184,11 @@ class Server:
         del self.waiting[push.worker]
         staleness = self.version - push.version - used  # its own update does not count
         update = self.version if used else -1
-        self.site.record(push.row(self.index, update, used, staleness, self.now()))
+        part = self._part(push.wanted)
+        row = push.row(self.index, update, used, staleness, self.now(), octets(part))
+        self.site.record(row)
         self.steps_done[:, push.worker] = push.step, self.steps_done[1, push.worker] + used
-        self._send(push.worker, int(used), staleness)
+        self._send(push.worker, int(used), staleness, part)
 
     def update(self, batch: Sequence[Push]) -> None:
         """One optimiser step with the mean of the batch over its samples, summed in order of
@@ -319,11 +325,15 @@ class Server:
         self.asked |= bool(asked.stop or self.site.asked_to_stop)
         self.stopping |= self.asked and not self.defers
         if asked.kind == PULL:
-            self._send(worker, used=0, staleness=0, whole=True)
+            self._send(worker, used=0, staleness=0, part=self.parameters)
             return None
+        payload = self._scratch[:0] if message.payload is None else message.payload
+        read = (
+            Read(payload, None, None) if self.rows is None else self.rows.read(self.index, payload)
+        )
         push = Push(
             worker, int(asked.step), int(asked.version), int(asked.samples), asked.loss,
-            self._scratch[:0] if message.payload is None else message.payload, message.arrived_s,
+            read.gradient, message.arrived_s, read.at, read.wanted, octets(message.payload),
         )  # fmt: skip
         self.waiting[worker] = push
         if asked.kind == GIVEN_UP:
@@ -342,8 +352,14 @@ class Server:
         self.failed = failed if self.failed is None else min(failed, self.failed)
         self.stopping = True
 
-    def _send(self, worker: int, used: int, staleness: int, whole: bool = False) -> None:
-        """The answer, with the parameters if they are asked for, or for the last time."""
+    def _part(self, wanted: np.ndarray | None) -> np.ndarray | None:
+        """The parameters that an answer brings: those `wanted`, None for all; the last time all."""
+        if not self.going or (wanted is None and not self.pulled):
+            return self.parameters
+        return None if self.pulled else self.parameters[wanted]
+
+    def _send(self, worker: int, used: int, staleness: int, part: np.ndarray | None) -> None:
+        """The answer, with that part of the parameters."""
         failed_step, failed_worker = self.failed or (0, 0)
         last = not self.going
         self.site.send(
@@ -352,7 +368,7 @@ class Server:
                 self.version, used, int(last), staleness, int(worker in self._noticed),
                 failed_worker, failed_step, int(self.asked or self.stopping), self.site.paused_s,
             ),
-            self.parameters if whole or last or not self.pulled else None,
+            part,
         )  # fmt: skip
         self._noticed.discard(worker)
         self._versions[worker] = self.version

@@ -51,7 +51,8 @@ def restore(server: "Server", state: Mapping[str, Any]) -> None:
     waiting = state.get("waiting", {})
     pushes = [Push(**waiting[order]) for order in sorted(waiting, key=int)]
     for push in (push for push in pushes if push.samples):
-        copy_into({"it": server._scratch}, {"it": push.gradient}, "gradient held")
+        part = server._scratch if push.at is None else server._scratch[push.at]
+        copy_into({"it": part}, {"it": push.gradient}, "gradient held")
     server.waiting = {push.worker: push for push in pushes}
     server._again.clear()
     if not server.follows:

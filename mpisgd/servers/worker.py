@@ -13,6 +13,7 @@ from mpisgd.data.augment import Augment
 from mpisgd.data.shards import Sampler
 from mpisgd.models import Model
 from mpisgd.servers.messages import GIVEN_UP, GRADIENT, PULL, Answer, Message, Request
+from mpisgd.servers.rows import Rows
 from mpisgd.training.gradient import GradientWorker
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.site import Ready, Work
@@ -102,13 +103,15 @@ class ServedWorker(GradientWorker):
         layerwise: bool = False,
         ahead: bool = False,
         pull: str = "answer",
+        rows: Rows | None = None,
         clip: float | None = None,
         augment: Augment | None = None,
     ):
         """`shards`: which part of the flat parameters each server has. `layerwise`: a shard's
         gradient leaves as soon as the backward pass has all of it; `pull`: its parameters come
         with the answer to its gradient, are asked for at the start of a step, or, layerwise, just
-        before the forward pass uses the first of them."""
+        before the forward pass uses the first of them. `rows`: what of messages is rows of an
+        embedding."""
         super().__init__(site, model, dataset, sampler, parameters, clip, augment)
         self.shards, self.requeue = shards, requeue
         self.layerwise, self.ahead = layerwise, ahead
@@ -126,7 +129,9 @@ class ServedWorker(GradientWorker):
         self._rows: deque[tuple[int, dict[str, float]]] = deque()  # of steps without a fate yet
         self._failed = 0, 0  # (step, worker) where something was not finite, as told
         self._unread: set[int] = set()  # servers whose parameters this step has not read yet
-        self.pull_at = pull
+        self.pull_at, self.rows = pull, rows
+        self._touched = np.empty(0, np.int64)  # rows of the gradient's batch
+        self._known = 0, self._touched  # a batch and its rows
         self._fresh = True  # it has no gradient anywhere
         self._heard = Fate()  # of the gradient that is outstanding, from those that have answered
 
@@ -161,6 +166,8 @@ class ServedWorker(GradientWorker):
         pushed if they are to be."""
         if self.layerwise:
             self.samples = len(self.indices())
+        if self.rows is not None:
+            self._touched = self._rows_of(self._batch_index)
         if self.pull_at == "start":
             yield from self.site.waiting(self._read_to(self.parameters.size))
         elif self.pull_at == "layerwise":
@@ -197,6 +204,7 @@ class ServedWorker(GradientWorker):
             "fates": np.array([self.fate, self._heard]),
             "parameters": self.parameters.flat,
             "gradient": self.gradient.flat if self._held else None,
+            "touched": self._touched if self._held else None,
             "rows": {str(i): {"step": k, **row} for i, (k, row) in enumerate(self._rows)},
         }
 
@@ -212,6 +220,7 @@ class ServedWorker(GradientWorker):
         if self._held:
             live["gradient"] = self.gradient.flat
         copy_into(live, {name: state[name] for name in live}, "worker")
+        self._touched = state.get("touched", self._touched)
         if self._held and self._letters:
             self._letters[0][...] = state["gradient"]
         rows = [dict(row) for _, row in sorted(state.get("rows", {}).items(), key=_order)]
@@ -255,7 +264,23 @@ class ServedWorker(GradientWorker):
         )  # fmt: skip
         whole = self._letters[0] if self._letters else self.gradient.flat
         part = whole[self.shards[server]]
-        self.site.send(server, header, None if abandoned else part)
+        payload = None if abandoned else part
+        if self.rows is not None:
+            following = self._rows_of(self._following)
+            payload = self.rows.request(server, payload, self._touched, following)
+        self.site.send(server, header, payload)
+
+    @property
+    def _following(self) -> int:
+        """Which batch the parameters that come next are for."""
+        return self._batch_index if self._fresh else self._batch_index + 1
+
+    def _rows_of(self, batch_index: int) -> np.ndarray:
+        """The rows of the embedding that the batch touches."""
+        if self._known[0] != batch_index and self.rows is not None:
+            inputs, _ = self.batch(batch_index)
+            self._known = batch_index, self.rows.of(inputs)
+        return self._known[1]
 
     def _hear(self) -> Generator[None, None, Fate]:
         """Until every server has answered: what became of the gradient they had."""
@@ -292,7 +317,12 @@ class ServedWorker(GradientWorker):
     def _take(self, server: int, answer: Answer, payload: np.ndarray | None) -> None:
         self._awaited.discard(server)
         if payload is not None:
-            self.parameters.memory.put(self.parameters.flat[self.shards[server]], payload)
+            part = self.parameters.flat[self.shards[server]]
+            if self.rows is None or payload.size == part.size:
+                self.parameters.memory.put(part, payload)
+            else:
+                layout = self.rows.layouts[server]
+                part[layout.elements(layout.here(self._rows_of(self._following)))] = payload
             self.versions[server] = int(answer.version)
         self.site.paused_s = max(self.site.paused_s, answer.paused_s)
         self.stopping |= bool(answer.stop)

@@ -2,7 +2,8 @@
 
 Messages alternate: to each peer one goes out, then one comes in. So a receive is posted before
 the message is sent that it answers, nothing is ever unexpected, and memory is bounded: twice the
-message for each peer. Long messages are cut into chunks with tags of their own.
+longest message for each peer. Long messages are cut into chunks with tags of their own, and those
+that are shorter than the longest send as many as they need.
 """
 
 import time
@@ -17,16 +18,16 @@ from allreduce.errors import Stalled
 from allreduce.plan import wait_until
 from allreduce.waiting import wait_for
 from mpisgd.mpi import tags
-from mpisgd.servers.messages import Message, unpacked
+from mpisgd.servers.messages import HEADER_B, Message, octets, unpacked
 
-HEADER = 10  # numbers before the shard; the last says whether a shard follows
-HEADER_OCTETS = 8 * HEADER
+# Numbers before the payload; the last is 0 if none follows, else 1 + its elements.
+HEADER = HEADER_B // 8
 CHUNK_OCTETS = 1 << 22
 LOOKS_PER_CLOCK = 64
 
 
 class Channel:
-    """`peers`: (rank, elements of the messages exchanged with it); messages name them by number.
+    """`peers`: (rank, most elements of a message to or from it); messages name them by number.
 
     `kind`: the header of what comes in, a NamedTuple of at most HEADER - 1 numbers. `deadline`:
     seconds without any message after which `receive` gives up. `beside`: messages that come some
@@ -74,8 +75,8 @@ class Channel:
         """See what has come."""
         for number, box in enumerate(self.boxes):
             if box.awaited and box.came():
-                payload = box.payload if box.follows else None
-                self._take(Message(number, unpacked(self.kind, box.header), payload, self.now()))
+                header = unpacked(self.kind, box.header)
+                self._take(Message(number, header, box.payload, self.now()))
         while (message := self.beside()) is not None:
             self._take(message)
 
@@ -134,11 +135,12 @@ class _Box:
         receives: int,
         chunk_octets: int,
     ):
-        self.rank, self.awaited = rank, False
-        octets = HEADER_OCTETS + count * dtype.itemsize
-        incoming, outgoing = np.zeros(octets, np.uint8), np.zeros(octets, np.uint8)
-        size = max(HEADER_OCTETS, chunk_octets, -(-octets // tags.CHUNKS))
-        cuts = [(low, min(low + size, octets)) for low in range(0, octets, size)]
+        self.comm, self.rank, self.tag, self.awaited = comm, rank, sends, False
+        most = HEADER_B + count * dtype.itemsize
+        incoming, outgoing = np.zeros(most, np.uint8), np.zeros(most, np.uint8)
+        size = max(HEADER_B, chunk_octets, -(-most // tags.CHUNKS))
+        cuts = [(low, min(low + size, most)) for low in range(0, most, size)]
+        self._cuts, self._outgoing = cuts, outgoing
         self._receives = [
             comm.Recv_init(incoming[low:high], rank, receives + i)
             for i, (low, high) in enumerate(cuts)
@@ -147,18 +149,20 @@ class _Box:
             comm.Send_init(outgoing[low:high], rank, sends + i)
             for i, (low, high) in enumerate(cuts)
         ]
-        self._word = comm.Send_init(outgoing[:HEADER_OCTETS], rank, sends)
-        self.header = incoming[:HEADER_OCTETS].view(np.float64)
-        self.payload = incoming[HEADER_OCTETS:].view(dtype)
-        self._own_header = outgoing[:HEADER_OCTETS].view(np.float64)
-        self._own_payload = outgoing[HEADER_OCTETS:].view(dtype)
+        self._word = comm.Send_init(outgoing[:HEADER_B], rank, sends)
+        self.header = incoming[:HEADER_B].view(np.float64)
+        self._payload = incoming[HEADER_B:].view(dtype)
+        self._own_header = outgoing[:HEADER_B].view(np.float64)
+        self._own_payload = outgoing[HEADER_B:].view(dtype)
         self._active: list[int] = []  # receives that are posted and not done
         self._leaving: list[Any] = []
+        self._passing: list[Any] = []  # requests of one message alone
 
     @property
-    def follows(self) -> bool:
-        """Whether the message that came has a payload."""
-        return bool(self.header[-1])
+    def payload(self) -> Any:
+        """That of the message that came; None if there is none."""
+        follows = int(self.header[-1])
+        return self._payload[: follows - 1] if follows else None
 
     def arm(self) -> None:
         """Post the receives of the next message. Behind a header alone, some still are."""
@@ -173,7 +177,7 @@ class _Box:
         """Whether the awaited message is there, all of it."""
         active, receives = self._active, self._receives
         while active:
-            if active[0] > 0 and not self.follows:
+            if active[0] > 0 and self._cuts[active[0]][0] >= octets(self.payload):
                 break
             if not receives[active[0]].Test():
                 return False
@@ -187,18 +191,33 @@ class _Box:
             if not self._leaving[-1].Test():
                 return False
             self._leaving.pop()
+        while self._passing:
+            self._passing.pop().Free()
         return True
 
     def send(self, header: Sequence[float], payload: Any) -> None:
         self._own_header[: len(header)] = header
-        self._own_header[-1] = payload is not None
+        self._own_header[-1] = 0 if payload is None else 1 + payload.size
         if payload is None:
             self._leaving = [self._word]
-        else:
+        elif payload.size == self._own_payload.size:
             self._own_payload[...] = payload
             self._leaving = list(self._sends)
+        else:
+            own = self._own_payload[: payload.size]
+            own[...] = payload
+            self._passing = self._shorter(octets(own))
+            self._leaving = list(self._passing)
         for request in self._leaving:
             request.Start()
+
+    def _shorter(self, end: int) -> list[Any]:
+        """Requests that send so many bytes."""
+        return [
+            self.comm.Send_init(self._outgoing[low : min(high, end)], self.rank, self.tag + i)
+            for i, (low, high) in enumerate(self._cuts)
+            if low < end
+        ]
 
     def free(self) -> None:
         """Give the requests back; receives that are still posted are cancelled."""

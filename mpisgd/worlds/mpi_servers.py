@@ -101,12 +101,12 @@ class MpiServerSite(MpiSite):
         super().__init__(inner, number, scheduler, part)
         self.record, self.evaluator, self.save = record, evaluator, save
         self.inbox: deque[Message] = deque()  # came while the run was saved
-        shard, flat = builder.shards[number], builder.parameters.flat
+        most, flat = builder.most(number), builder.parameters.flat
         ranks = builder.roles.workers
         self.steps = [0] * len(ranks)  # of the last message of each worker
         self.verdicts = Verdicts(inner.comm, builder, number, self.now)
         self.channel = Channel(
-            inner.comm, [(rank, shard.stop - shard.start) for rank in ranks], flat.dtype, Request,
+            inner.comm, [(rank, most) for rank in ranks], flat.dtype, Request,
             self.now, sends=tags.REPLIES, receives=tags.PUSHES, deadline=inner.deadline,
             beside=self.verdicts.next,
         )  # fmt: skip

@@ -47,7 +47,7 @@ class MpiWorkerSite(MpiSite):
         self._forward: list[tuple[float, list[float], int]] = []  # of the last padded gradient
         self._marks: Marks | None = None
         self._reading_s, self._took_s = 0.0, 0.0  # in this step; the last gradient alone
-        sizes = [shard.stop - shard.start for shard in builder.shards]
+        sizes = [builder.most(index) for index in range(len(builder.shards))]
         ranks = builder.roles.servers
         self.channel = Channel(
             inner.comm, list(zip(ranks, sizes, strict=True)), builder.parameters.dtype, Answer,

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpisgd.servers.evaluation import FINAL, facts
-from mpisgd.servers.messages import LEADER, Answer, Message, Request, Verdict, restored, saved
+from mpisgd.servers.messages import (
+    HEADER_B,
+    LEADER,
+    Answer,
+    Message,
+    Request,
+    Verdict,
+    octets,
+    restored,
+    saved,
+)
 from mpisgd.servers.server import Server
 from mpisgd.servers.worker import Reads
 from mpisgd.training.site import Ready, Work
@@ -20,7 +30,6 @@ from mpisgd.worlds.step import Counters
 if TYPE_CHECKING:
     from mpisgd.worlds.virtual_servers import VirtualServers
 
-HEADER_B = 80  # bytes of a message beside its shard
 Steps = Generator[None, None, None]
 
 
@@ -80,7 +89,7 @@ class _VirtualSite:
             yield
 
     def _write(self, to: "_VirtualSite", header: Any, payload: np.ndarray | None) -> None:
-        nbytes, number = HEADER_B + (0 if payload is None else payload.nbytes), self.number
+        nbytes, number = octets(payload), self.number
         self.virtual_servers.cluster.send(
             self.process, to.process, nbytes,
             lambda time: to.put(Message(number, header, payload, time)),

@@ -23,8 +23,9 @@ RUNS = {
     "consistent": "--algorithm softsync --reads consistent --ema 0.9",
     "colocated": "--algorithm softsync --group 3 --colocated",
     "abandon": "--algorithm backup --backups 1 --stale abandon --requeue --push layerwise",
+    "rows": "--algorithm async --model bag --data documents --push sparse --pull sparse",
 }
-GROUPS = {"async": 1, "consistent": 2, "colocated": 3, "abandon": 1}
+GROUPS = {"async": 1, "consistent": 2, "colocated": 3, "abandon": 1, "rows": 1}
 
 
 def check(run: Run, name: str, workers: int) -> None:

@@ -17,6 +17,8 @@ COMMON = (
 
 LAYERS = "--model mlp --hidden 16,12,8 --data synthetic --dtype float32"
 
+ROWS = "--model bag --hidden 8 --data documents --dtype float32 --push sparse --pull sparse"
+
 PULLED = f"--push layerwise --pull layerwise {LAYERS}"
 
 
@@ -39,6 +41,8 @@ def trained(mpi: Ranks, ranks: int, file: Path, options: str, **more: object) ->
         (5, "--algorithm backup --backups 0 --steps 20 --servers 3 --pull start --colocated"),
         (5, "--algorithm backup --backups 0 --steps 30 --servers 2 --reads consistent"),
         (4, "--algorithm softsync --steps 30 --prefetch"),
+        (5, f"--algorithm backup --backups 0 --steps 12 --servers 3 {ROWS}"),
+        (4, f"--algorithm softsync --steps 12 --servers 2 --colocated {ROWS} --pull answer"),
         (
             4,
             "--algorithm backup --backups 0 --steps 12 --requeue --straggler 1:pause@5+200ms "
@@ -69,6 +73,7 @@ def test_real_and_virtual_runs_have_the_same_bits(mpi, tmp_path, ranks, options)
         f"--algorithm backup --stale abandon --servers 2 --push layerwise --colocated {LAYERS}",
         f"--algorithm async --servers 3 {PULLED} --cut layers",
         f"--algorithm softsync --group 2 --servers 3 --colocated {PULLED}",
+        f"--algorithm backup --stale abandon --servers 2 {ROWS}",
         "--algorithm backup --backups 1 --straggler 2:5x",
         "--algorithm backup --backups 1 --stale abandon --servers 2 --requeue",
         "--algorithm softsync --group 2 --staleness-rate --servers 2 --colocated",
