@@ -50,6 +50,18 @@ def of_dense(matrix: np.ndarray) -> Sparse:
     return Sparse(rows, matrix[rows])
 
 
+def draw(
+    height: int, count: int, generator: np.random.Generator, *, words: bool = False
+) -> np.ndarray:
+    """Numbers of so many rows of `height`, ascending: all as likely, or `words`: row n, from 0, has
+    a chance as 1 / (n + 1)."""
+    chances = None
+    if words:
+        chances = 1 / np.arange(1, height + 1)
+        chances /= chances.sum()
+    return np.sort(generator.choice(height, count, replace=False, p=chances))
+
+
 def add(one: Sparse, other: Sparse) -> Sparse:
     """Their sum."""
     rows = np.union1d(one.rows, other.rows)

@@ -24,7 +24,7 @@ from runs import made_with, significant
 from allreduce import simulate
 from allreduce.algorithms import allgather, build
 from allreduce.network import Network, network
-from allreduce.sparse import HEADER_B, ROW_B, Sparse, traffic
+from allreduce.sparse import HEADER_B, ROW_B, Sparse, draw, traffic
 
 Cell = Mapping[str, Any]
 Row = dict[str, Any]
@@ -47,14 +47,9 @@ def cells() -> list[Cell]:
 
 def drawn(cell: Cell) -> list[Sparse]:
     """Rows of each rank, without values: these only count."""
-    count, chances = round(cell["share"] * HEIGHT), None
-    if cell["rows"] == "words":
-        chances = 1 / np.arange(1, HEIGHT + 1)
-        chances /= chances.sum()
-    rows = []
-    for rank in range(cell["ranks"]):
-        generator = np.random.default_rng((cell["seed"], rank))
-        rows.append(np.sort(generator.choice(HEIGHT, count, replace=False, p=chances)))
+    count, words = round(cell["share"] * HEIGHT), cell["rows"] == "words"
+    randoms = [np.random.default_rng((cell["seed"], rank)) for rank in range(cell["ranks"])]
+    rows = [draw(HEIGHT, count, random, words=words) for random in randoms]
     return [Sparse(each, np.zeros((count, 0), np.float32)) for each in rows]
 
 

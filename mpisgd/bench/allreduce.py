@@ -273,18 +273,24 @@ def regrets(rows: Iterable[dict[str, Any]], chosen: Settings) -> list[dict[str, 
 
 
 def _compared(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    low, high = ours["ci_low_s"] / theirs["ci_high_s"], ours["ci_high_s"] / theirs["ci_low_s"]
-    chosen = ours if high < 1 else theirs if low > 1 else None
     return {
         "ours": ours["algorithm"],
         "chunks": ours["chunks"],
         "ours_s": ours["median_s"],
         "library": theirs["algorithm"],
         "library_s": theirs["median_s"],
-        "ratio": ours["median_s"] / theirs["median_s"],
+        **ratio(ours, theirs, ours["algorithm"], theirs["algorithm"]),
+    }
+
+
+def ratio(one: dict[str, Any], other: dict[str, Any], name: str, its: str) -> dict[str, Any]:
+    """Of the medians of two rows, with its ends, and which of both names to use."""
+    low, high = one["ci_low_s"] / other["ci_high_s"], one["ci_high_s"] / other["ci_low_s"]
+    return {
+        "ratio": one["median_s"] / other["median_s"],
         "ratio_low": None if math.isnan(low) else low,
         "ratio_high": None if math.isnan(high) else high,
-        "use": "either" if chosen is None else chosen["algorithm"],
+        "use": name if high < 1 else its if low > 1 else "either",
     }
 
 

@@ -58,7 +58,9 @@ def seed(arguments: argparse.Namespace) -> int:
     return whole(0).read("--seed", arguments.seed)
 
 
-def algorithms(text: str, library: Iterable[str], default: tuple[str, ...]) -> tuple[str, ...]:
+def algorithms(
+    text: str, library: Iterable[str], default: tuple[str, ...], flag: str = "--algorithms"
+) -> tuple[str, ...]:
     """Names with commas; `all` means `default`. `library`: what may be named beside schedules."""
     names = dict.fromkeys(
         name for part in text.split(",") for name in (default if part == "all" else (part,))
@@ -70,7 +72,7 @@ def algorithms(text: str, library: Iterable[str], default: tuple[str, ...]) -> t
             except ScheduleError as mistake:
                 others = ", ".join(each for each in library if each not in ALGORITHMS)
                 allowed = f"{mistake}, {others}"
-                raise UsageError("--algorithms", text, allowed) from None
+                raise UsageError(flag, text, allowed) from None
     return tuple(names)
 
 

@@ -1,9 +1,9 @@
-"""`mpisgd bench allreduce | overlap`: which benchmark, and what all have in common."""
+"""`mpisgd bench allreduce | overlap | sparse`: which benchmark, and what all have in common."""
 
 import argparse
 from functools import partial
 
-from mpisgd.bench import allreduce, memory, options, overlap
+from mpisgd.bench import allreduce, memory, options, overlap, sparse
 from mpisgd.mpi import session
 from mpisgd.store.lock import held_together
 from mpisgd.store.target import check_target
@@ -13,6 +13,7 @@ from mpisgd.values.schedules import digests
 BENCHMARKS = {
     "allreduce": (allreduce, "seconds, bandwidth and errors of all-reduces"),
     "overlap": (overlap, "how much of an all-reduce is hidden behind work"),
+    "sparse": (sparse, "sums of matrices of which ranks have few rows, by rows and as a whole"),
 }
 
 

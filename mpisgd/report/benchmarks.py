@@ -15,6 +15,8 @@ COLUMNS = (
     Column("part", "", "communication, work, what of the first is exposed, or a step", "", True),
     RANKS,
     Column("bytes", "", "bytes of a rank's message", "", True),
+    Column("density", "", "share of a matrix's rows that each rank had, where only these were "
+           "summed", "", True),
     Column("dtype", "", "type of its elements"),
     Column("in_place", "", "whether source and result are one buffer", "", True),
     Column("chunks", "", "pieces that a message is cut in", "", True),
@@ -40,8 +42,8 @@ COLUMNS = (
     CLOCK, shown(LAB_RATE),
 )  # fmt: skip
 LABEL = (
-    "file", "algorithm", "part", "ranks", "bytes", "dtype", "in_place", "chunks", "progress",
-    "polls_asked", "round",
+    "file", "algorithm", "part", "ranks", "bytes", "density", "dtype", "in_place", "chunks",
+    "progress", "polls_asked", "round",
 )  # fmt: skip
 """What tells rows apart."""
 
@@ -77,6 +79,7 @@ def _measured(row: dict[str, Any], seconds: np.ndarray) -> dict[str, Any]:
     }  # fmt: skip
     size, ranks = row.get("bytes"), row.get("ranks")
     whole = row.get("part", "communication") == "communication"  # not work, nor what is exposed
+    whole &= row.get("density") is None  # of rows alone nobody knows what links carried
     if whole and isinstance(size, int) and isinstance(ranks, int) and middle > 0:
         values["algbw_GBps"] = size / middle / 1e9
         # One rank moves nothing: it has no bus bandwidth.

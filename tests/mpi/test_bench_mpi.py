@@ -8,8 +8,9 @@ import pytest
 
 from allreduce.algorithms import ALGORITHMS
 from allreduce.native import NATIVE
-from mpisgd.bench import allreduce, overlap
+from mpisgd.bench import allreduce, overlap, sparse
 from mpisgd.bench.operations import MOCK_UPS
+from mpisgd.cli import main
 from mpisgd.store.reader import read
 
 QUICK = ("--min-repetitions", "6", "--max-repetitions", "6", "--time-budget", "0.1s")
@@ -50,6 +51,27 @@ def test_every_algorithm_is_measured_and_right(mpi, ranks, dtype, tmp_path):
         expected = None if ranks == 1 else pytest.approx(row["algbw_GBps"] * share)
         assert row["busbw_GBps"] == expected
     check_file(output, rows, ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_sparse_and_dense_sums_are_measured_and_right(mpi, ranks, tmp_path):
+    output = tmp_path / "b.h5"
+    words = ["mpisgd", "bench", "sparse", "--rows", "200", "--width", "4", "--densities",
+             "0.01,1", "--format", "json", "--output", str(output), *QUICK]  # fmt: skip
+    rows = json.loads(mpi.run(ranks, words, timeout=120).stdout)
+    by_rows = [(density, name) for density in (0.01, 1) for name in sparse.SPARSE]
+    cases = [*by_rows, *((None, name) for name in sparse.DENSE)]
+    assert [(row["density"], row["algorithm"]) for row in rows] == cases
+    for row in rows:
+        assert (row["ranks"], row["repetitions"], row["wrong"]) == (ranks, 6, 0)
+        assert row["rows"] == (2 if row["density"] == 0.01 else 200)
+        assert row["bytes"] == row["rows"] * (16 if row["density"] is None else 24) + (
+            0 if row["density"] is None else 8
+        )
+    run = read(output)
+    assert (run.complete, run.config["benchmark"]) == (True, "sparse")
+    assert [best["density"] for best in run.summary["fastest"]] == [0.01, 1]
+    assert main(["report", str(output)]) == 0
 
 
 def check_file(path, rows, ranks):
