@@ -44,7 +44,7 @@ def matching(met: np.ndarray) -> Schedule:
     if not np.array_equal(met[met], rank):
         raise ScheduleError(f"pairs: {met.tolist()} are not mutual")
     rank = rank[met != rank]
-    return Schedule(met.size, 1, (transfers(rank, met[rank]),), "pairs")
+    return Schedule(met.size, 1, (transfers(rank, met[rank]),), "its partner")
 
 
 def across(size: int) -> np.ndarray:
