@@ -16,7 +16,7 @@ import numpy as np
 
 from allreduce.algorithms import allgather
 from allreduce.errors import AllreduceError
-from allreduce.schedule import Schedule, place
+from allreduce.schedule import TRANSFER, Schedule, bounds, place
 from allreduce.wire import FORMATS, Carried, Wire, carried
 
 ALLOWED = f"one of {', '.join(FORMATS)}, topk:SHARE in (0, 1], powersgd:RANK >= 1"
@@ -101,6 +101,17 @@ def priced(
     sides = [(m.rows * m.columns, m.rank * (m.rows + m.columns)) for m in matrices(wire, count)]
     sent = count - sum(whole - few for whole, few in sides)
     return twice(schedule) if sides else schedule, Carried(sent * itemsize, itemsize)
+
+
+@lru_cache(maxsize=64)
+def sent(wire: Wire | None, schedule: Schedule, count: int, itemsize: int) -> tuple[int, ...]:
+    """Bytes that each rank sends in one average of `count` elements."""
+    schedule, travelling = priced(wire, schedule, count, itemsize)
+    edges = bounds(travelling.nbytes // travelling.itemsize, schedule.segments)
+    moves = np.concatenate([np.empty(0, TRANSFER), *schedule.rounds])
+    items = np.zeros(schedule.size, np.int64)
+    np.add.at(items, moves["source"], edges[moves["high"]] - edges[moves["low"]])
+    return tuple((items * travelling.itemsize).tolist())
 
 
 @lru_cache(maxsize=64)

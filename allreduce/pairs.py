@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from allreduce.compress import sent
 from allreduce.errors import ScheduleError
 from allreduce.lowering import TAGS_PER_PLAN, lower
 from allreduce.phases import Phase, Work
@@ -81,6 +82,8 @@ class Pairs(Runner):
         )
         self._how = tag * TAGS_PER_PLAN, chunks, False, cuda_aware, wire, error
         self._mean = mean
+        self._message_bytes = sent(wire, PAIR, self._target.size, self._target.itemsize)[0]
+        self.sent_bytes = 0
         self._met = self._next = np.arange(self.size)
 
     def meet(self, met: np.ndarray) -> None:
@@ -93,6 +96,7 @@ class Pairs(Runner):
                 phase.free()
             self._body = self._phases = self._lowered(self._next)
         self._met = self._next
+        self.sent_bytes = self._message_bytes if self._met[self.rank] != self.rank else 0
         super().post()
 
     def close(self) -> None:

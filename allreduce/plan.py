@@ -28,8 +28,11 @@ class Runner:
     """One all-reduce as phases that follow one another: what all who carry one have in common.
 
     Who derives from it checks and keeps the buffers by this constructor, then fills `_body` with
-    the phases of a call, and says in `_stall` who is waited for.
+    the phases of a call, and says in `_stall` who is waited for. `sent_bytes`: what this rank sends
+    in one, -1 where only a library knows.
     """
+
+    sent_bytes = -1
 
     def __init__(
         self,
@@ -231,6 +234,8 @@ class Plan(Runner):
             "mean": int(mean),
             "wire": 0 if wire is None else compress.number(wire),
         }
+        told = compress.sent(wire, schedule, self._target.size, self._target.itemsize)
+        self.sent_bytes = told[self.rank]
         base = tag * TAGS_PER_PLAN
         self._body = lower(
             comm, schedule, self._target, self._memory, base, chunks, mean, cuda_aware, wire, error

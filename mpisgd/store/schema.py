@@ -87,6 +87,9 @@ FIELDS = (
           "share"),
     Field("steps/step_s", STEP_RANK, "float64", "s", "the whole step without evaluation", TRAIN),
     Field("steps/polls", STEP_RANK, "int32", "1", "number of looks in the step", TRAIN, "mean"),
+    Field("steps/sent_bytes", STEP_RANK, "int64", "B",
+          "bytes that the rank sent for averages that arrived in the step, by schedule and wire; "
+          "not known of a library's own all-reduces, nor with servers", TRAIN, "mean", later=True),
     Field("steps/samples", STEP_RANK, "int32", "1", "samples whose gradient was computed", TRAIN),
     Field("steps/loss", STEP_RANK, "float64", "1", "mean loss of the rank's own batch", TRAIN),
     Field("steps/staleness", STEP_RANK, "int32", "updates", "updates between read and use", TRAIN),

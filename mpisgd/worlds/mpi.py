@@ -124,7 +124,8 @@ class CommunicatorSite:
 
     def begin_step(self, step: int) -> None:
         self._step, self._step_began = step, min(self.now(), self._copied_s)
-        self._counters = Counters(rested=int(self._rested))
+        counted = all(pending.plan.sent_bytes >= 0 for pending in self._allreduces)
+        self._counters = Counters(rested=int(self._rested), sent_bytes=0 if counted else -1)
         self._copied_s, self._rested = math.inf, False
 
     def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
@@ -226,7 +227,7 @@ class CommunicatorSite:
         pending.wait()
         counters = self._counters
         counters.wait_s += time.perf_counter() - began
-        counters.pending(pending.began_s, pending.ended_s)
+        counters.pending(pending.began_s, pending.ended_s, pending.sent_bytes)
         yield from ()
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:

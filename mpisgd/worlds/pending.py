@@ -16,21 +16,24 @@ Clock = Callable[[], float]  # seconds since the run began
 
 
 class _Pending:
-    """A plan, and when it was started last and its arrival was noticed."""
+    """A plan, when it was started last and its arrival was noticed, and what it sent."""
 
     plan: Any
     began_s = ended_s = math.nan
+    sent_bytes = 0
 
     def meet(self, number: int, met: Any) -> None:
         """Of pairs: whom each rank meets from the next start on, which is of round `number`."""
         self.plan.meet(met)
 
     def state(self) -> dict[str, float]:
-        return {"began_s": self.began_s, "ended_s": self.ended_s}
+        told = {"began_s": self.began_s, "ended_s": self.ended_s}
+        return told | {"sent_bytes": float(self.sent_bytes)}
 
     def restore(self, state: Mapping[str, float]) -> None:
         """As if it had arrived: a plan that was not started is not waited for."""
         self.began_s, self.ended_s = state["began_s"], state["ended_s"]
+        self.sent_bytes = int(state.get("sent_bytes", 0))  # older checkpoints do not say
 
 
 class PolledAllreduce(_Pending):
@@ -59,6 +62,7 @@ class PolledAllreduce(_Pending):
         """Move on; whether it has arrived. Its end is the time of the look that found it there."""
         if self.in_flight and self.plan.test():
             self.ended_s, self.in_flight = self._now(), False
+            self.sent_bytes = self.plan.sent_bytes
         return not self.in_flight
 
     def wait(self) -> None:
@@ -88,7 +92,7 @@ class ThreadedAllreduce(_Pending):
         """Move on, on the thread; whether it has arrived."""
         if not self.plan.test():
             return False
-        self.ended_s = self._now()
+        self.ended_s, self.sent_bytes = self._now(), self.plan.sent_bytes
         self.arrived.set()
         return True
 

@@ -31,6 +31,7 @@ class Counters:
     wait_s: float = 0.0
     polls: int = 0
     rested: int = 0  # whether evaluations or a checkpoint came before it, while averages arrived
+    sent_bytes: int = -1  # of the averages that arrived; -1: nobody counts them
     flight_start_s: float = math.nan  # of the averages that arrived in this step, the first start
     flight_end_s: float = math.nan  # and the last end
 
@@ -38,7 +39,9 @@ class Counters:
         self.poll_s += seconds
         self.polls += 1
 
-    def pending(self, start_s: float, end_s: float) -> None:
+    def pending(self, start_s: float, end_s: float, sent_bytes: int) -> None:
         """An average has arrived."""
+        if self.sent_bytes >= 0:
+            self.sent_bytes += sent_bytes
         self.flight_start_s = float(np.fmin(self.flight_start_s, start_s))
         self.flight_end_s = float(np.fmax(self.flight_end_s, end_s))

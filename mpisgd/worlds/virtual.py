@@ -200,7 +200,7 @@ class ClockSite:
 
     def begin_step(self, step: int) -> None:
         self._step, self._step_began = step, self.now()
-        self._counters = Counters()
+        self._counters = Counters(sent_bytes=0)
 
     def compute(self, work: Work, samples: int, ready: Ready | None = None) -> Steps:
         marks = Marks()
@@ -288,7 +288,7 @@ class ClockSite:
             pending.ended_s = pending.collective.completion[self.rank] or self.now()
         counters = self._counters
         counters.wait_s += self.now() - began
-        counters.pending(pending.began_s, pending.ended_s)
+        counters.pending(pending.began_s, pending.ended_s, pending.sent_bytes)
 
     def gather(self, value: int) -> Generator[None, None, list[int]]:
         values = np.zeros(self.size, np.int64)

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from allreduce.compress import sent
 from allreduce.evaluate import evaluate
 from allreduce.pairs import PAIR, matching
+from allreduce.schedule import Schedule
 from allreduce.simulate.records import Collective
 from allreduce.wire import Wire
 
@@ -49,10 +51,16 @@ class VirtualAllreduce:
         self.group, self.rank, self.buffer, self.error = group, rank, buffer, error
         self.collective: Collective | None = None  # None: it has arrived before a rest
         self.began_s = self.ended_s = 0.0
+        self.sent_bytes = 0
 
     def start(self) -> None:
         self.began_s = self.group.clock.times[self.rank]
+        if self.group.mean:  # else it is no average
+            self.sent_bytes = self._sent(self.group.clock.schedule)[self.rank]
         self.collective = self.group.start(self.rank, self.buffer, self.error)
+
+    def _sent(self, schedule: Schedule) -> tuple[int, ...]:
+        return sent(self.group.wire, schedule, self.buffer.size, self.buffer.itemsize)
 
     def state(self) -> dict[str, float]:
         return {"began_s": self.began_s, "ended_s": self.ended_s}
@@ -100,6 +108,8 @@ class VirtualPair(VirtualAllreduce):
 
     def start(self) -> None:
         self.began_s = self.group.clock.times[self.rank]
+        meets = self.met[self.rank] != self.rank
+        self.sent_bytes = self._sent(PAIR)[0] if meets else 0
         self.collective = self.group.start(
             self.rank, self.number, self.met, self.buffer, self.error
         )

@@ -14,7 +14,7 @@ from mpi_ranks import ONE_THREAD, PROGRAMS, Ranks
 from mpisgd.store.reader import read
 
 TIMES = {"time_s"}  # the one column of /evaluation that depends on the world
-SAME = ("loss", "samples", "rate")  # columns of /steps that do not
+SAME = ("loss", "samples", "rate", "sent_bytes")  # columns of /steps that do not
 MOST_MIB = 80.0  # a guard, far from the 59 that it is: what is loaded by mistake weighs more
 
 
