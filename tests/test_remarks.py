@@ -12,6 +12,7 @@ from mpisgd.cli import main
 from mpisgd.values import progress
 
 RATE = "at the default --lr 0.1 with --momentum 0.9"
+PRICED = ["--network", "ideal", "--step-time", "1ms", "--batch", "4"]
 TRAIN = ["train", "--virtual", "3", "--data-samples", "60", "--hidden", "4", "--steps", "2"]
 
 
@@ -48,6 +49,25 @@ def test_pairs_that_are_more_bytes_than_all_values_are_told(capsys, wire, told):
     """(p - 1) 8 K n of a gather are more than 2 (p - 1)/p 4 n of a ring."""
     assert main([*TRAIN, "--wire", *wire.split()]) == 0
     assert ("more bytes than a ring" in capsys.readouterr().err) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--straggler 1:2x", ""),
+        ("--straggler 1:die@3", "note: --straggler rank 1 at step 3: the run has 2 steps"),
+        ("--straggler 0:die@9,1:die@3,2:die@4", "the run has 2 steps; and 2 more"),
+        ("--wire int8 --virtual 1", "note: --wire int8: one rank sends nothing"),
+        ("--wire powersgd:3", ""),
+        ("--wire powersgd:4", "note: --wire powersgd:4: no matrix of the model has fewer values"),
+    ],
+)
+def test_what_is_asked_for_in_vain_is_told(capsys, words, told):
+    """A matrix of 64 x 4 has as many values as factors of rank 3.76."""
+    assert main([*TRAIN, *PRICED, *words.split()]) in (0, 3)
+    err = capsys.readouterr().err
+    assert told in err
+    assert err.count("note: ") == bool(told), err
 
 
 @pytest.mark.parametrize(("line", "told"), [("lr = 0.1", False), ("rate = 0.1", False), ("", True)])
@@ -106,6 +126,19 @@ def test_a_long_run_tells_its_steps_where_there_is_no_terminal(capsys, each, don
     assert len(told) == 10
     assert told[0] == f"mpisgd: step {done + 10} of {done + 100}, 1/s, about 90 s left"
     assert told[-1].endswith("about 0 s left")
+
+
+def test_a_rate_counts_from_the_first_gradient_that_was_used(capsys):
+    """A thousand virtual workers compute one each before a server has any."""
+    clock = Clock()
+    lines = progress.Lines(100, 10, now=clock)
+    clock.s += 500
+    lines.update()
+    assert capsys.readouterr().err == "mpisgd: step 0 of 100\n"
+    for _ in range(200):
+        clock.s += 0.1
+        lines.update()
+    assert capsys.readouterr().err.splitlines()[0].endswith("step 10 of 100, 1/s, about 90 s left")
 
 
 def test_a_short_run_tells_nothing(capsys):

@@ -8,7 +8,7 @@ from virtual_runs import prepare as prepare_averaging
 
 from allreduce.errors import Stalled
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.experiment.stragglers import BLOCK, StepTimer, parse, step_timer
+from mpisgd.experiment.stragglers import BLOCK, StepTimer, parse, step_timer, unmet
 from mpisgd.values.errors import UsageError
 
 STEPS = 20_000
@@ -89,6 +89,40 @@ def test_nonsense_is_one_line(text):
     assert "\n" not in str(mistake.value)
     with pytest.raises(UsageError):
         Experiment.read({"straggler": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("1:2x,3:5", "'3:5': behind RANK: or RANK-RANK: stands 5x"),
+        ("3-1:2x", "'3-1:2x': ranks go up, as in 1-3"),
+        ("3:0x", "'3:0x': before the x stands a number > 0"),
+        ("3:die@0", "'3:die@0': steps count from 1"),
+        ("3:die@5+2s", "'3:die@5+2s': who dies does not come back"),
+        ("3:pause@5", "'3:pause@5': for how long"),
+        ("3:pause@5+2parsecs", "an absence is a time, as in 2s, or a number of steps"),
+        ("3:join@0", "an absence is a time, as in 2s, or a number of steps"),
+        ("shifted:1.5", "'shifted:1.5': shifted:SHARE, one number > 0 and <= 1"),
+        ("pareto:2:x", "'pareto:2:x': pareto:ALPHA or pareto:ALPHA:PROBABILITY"),
+        ("exponential:2", "'exponential:2': has no number behind it"),
+        ("gauss", "'gauss': no such term: terms such as 3:5x"),
+    ],
+)  # fmt: skip
+def test_the_part_that_is_wrong_is_told_and_what_may_stand_there(text, told):
+    with pytest.raises(UsageError) as mistake:
+        parse(text)
+    assert told in str(mistake.value)
+
+
+def test_what_is_said_in_vain_is_found():
+    """Of steps that the run has not, and of absences that outlast it; no more than that."""
+    assert unmet("3:die@100", 99, None) == ["rank 3 at step 100: the run has 99 steps"]
+    assert unmet("3:die@100,2:5x", 100, None) == unmet(None, 1, None) == []
+    (told,) = unmet("1:pause@8+4", 10, None)
+    assert told.startswith("rank 1 from step 8 on: away for 4 steps, and 3 are left")
+    assert unmet("1:pause@8+3", 10, None) == unmet("1:pause@8+3s", 10, 1.0) == []
+    assert len(unmet("1:pause@8+3.1s,0:join@11s", 10, 1.0)) == 2
+    assert unmet("1:pause@8+9s", 10, None) == []  # nobody says how long a step is
 
 
 @pytest.mark.parametrize("text", ["", "a", "1,2\n3", "1,-2", "inf", "\0"])

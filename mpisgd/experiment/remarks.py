@@ -3,13 +3,15 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from allreduce import collectives
-from allreduce.compress import INDEX
-from mpisgd.experiment import step_times
+from allreduce.compress import INDEX, matrices
+from allreduce.wire import Wire
+from mpisgd.experiment import step_times, stragglers
 from mpisgd.experiment.arguments import is_given
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.predict import calibration
@@ -27,7 +29,8 @@ def tell_assumptions(
     if rank:
         return
     lines = [*_few_samples(experiment, dataset), *_high_rate(experiment, arguments)]
-    lines += [*_idle(experiment), *_heavy_pairs(experiment)]
+    lines += [*_idle(experiment), *_heavy_pairs(experiment), *_unmet(experiment)]
+    lines += _vain_wire(experiment, dataset)
     if rank is None:
         lines += [*_free_time(experiment), *_calibrated(experiment)]
         unused = () if experiment.step_time_from == experiment.network else (calibration.STEP,)
@@ -78,6 +81,30 @@ def _heavy_pairs(experiment: Experiment) -> list[str]:
         f"--wire {experiment.wire} on {ranks} ranks: pairs of all of them are more bytes than a "
         f"ring sends in full; fewer below {most:.3g}"
     ]
+
+
+def _unmet(experiment: Experiment) -> list[str]:
+    """A straggler who never happens, or is never back."""
+    steps, step_s = experiment.steps or 1, experiment.step_seconds
+    found = stragglers.unmet(experiment.straggler, steps, step_s)
+    more = f"; and {len(found) - 1} more" if found[1:] else ""
+    return [f"--straggler {found[0]}{more}"] if found else []
+
+
+def _vain_wire(experiment: Experiment, dataset: Any) -> list[str]:
+    """A format of messages where there are none, factors that are no smaller than their matrix."""
+    wire = experiment.wire or ""
+    if wire and experiment.ranks == 1:
+        return [f"--wire {wire}: one rank sends nothing"]
+    if not wire.startswith("powersgd"):
+        return []
+    from mpisgd.experiment.building import build_model
+
+    shapes = tuple(build_model(experiment, dataset, 0, experiment.ranks).shapes.values())
+    if matrices(Wire(wire, shapes=shapes), sum(map(prod, shapes))):
+        return []
+    told = "no matrix of the model has fewer values as factors of that rank; all travel in full"
+    return [f"--wire {wire}: {told}"]
 
 
 def _few_samples(experiment: Experiment, dataset: Any) -> list[str]:

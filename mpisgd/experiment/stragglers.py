@@ -44,6 +44,14 @@ ALLOWED = (
     "trace:FILE, 3:die@100, 3:pause@100+2s, 3:join@2s, FILE.py:NAME, with commas"
 )
 
+DRAWS = {
+    "exponential": "has no number behind it",
+    "shifted": "shifted:SHARE, one number > 0 and <= 1",
+    "lognormal": "lognormal:SIGMA, one number > 0",
+    "pareto": "pareto:ALPHA or pareto:ALPHA:PROBABILITY, numbers > 0, the second <= 1",
+}
+OF_RANKS = "behind RANK: or RANK-RANK: stands 5x, die@100, pause@100+2s, pause@100+50 or join@2s"
+
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 _RANKS = re.compile(
     r"(\d+)(?:-(\d+))?:(?:([0-9.eE+-]+)x|(die|pause)@(\d+)(?:\+(\w[\w.]*))?|join@(\w[\w.]*))",
@@ -148,12 +156,7 @@ def parse(text: str, seed: int = 0) -> Straggler:
     """What the specification `text` says. Raises UsageError."""
     straggler = Straggler(seed)
     for term in text.split(","):
-        try:
-            _add(straggler, term.strip())
-        except UsageError:
-            raise
-        except (ValueError, IndexError):
-            raise UsageError("--straggler", term, ALLOWED) from None
+        _add(straggler, term.strip())
     return straggler
 
 
@@ -167,6 +170,24 @@ def kind() -> Kind:
         return value
 
     return Kind(ALLOWED, read)
+
+
+def unmet(text: str | None, steps: int, step_s: float | None) -> list[str]:
+    """What is said in vain: of a step that a run of `steps` does not come to, or of a rank that is
+    away for longer than all that are left; `step_s`: of a usual step, where it is known."""
+    straggler = Straggler(0) if text is None else parse(text)
+    events: list[tuple[int, int, Away | None]]
+    events = [(rank, at, None) for rank, at in straggler.deaths.items()]
+    events += [(rank, at, away) for (rank, at), away in straggler.absences.items()]
+    found = []
+    for rank, at, away in sorted(events):
+        left, long = steps - at + 1, None if away is None else _steps_of(away, step_s)
+        if left < 1:
+            found.append(f"rank {rank} at step {at}: the run has {steps} steps")
+        elif long is not None and long > left:
+            told = f"rank {rank} from step {at} on: away for {long:.4g} steps, and {left}"
+            found.append(f"{told} are left; where nobody waits for it, it does not return")
+    return found
 
 
 def check_timed(text: str | None) -> None:
@@ -196,65 +217,93 @@ def die(who: str, step: int) -> NoReturn:
 
 
 def _add(straggler: Straggler, term: str) -> None:
+    """UsageError that says which part of the term is wrong."""
     match = _RANKS.fullmatch(term)
-    if match is None:
-        _add_draw(straggler, term)
-        return
-    low, high, slow, kind, step, length, start = match.groups()
+    try:
+        if match is None:
+            _add_draw(straggler, term)
+        else:
+            _add_ranks(straggler, term, *match.groups())
+    except UsageError:
+        raise
+    except ValueError as wrong:
+        raise UsageError("--straggler", term, str(wrong)) from None
+
+
+def _add_ranks(
+    straggler: Straggler, term: str, low: str, high: str | None, slow: str | None,
+    kind: str | None, step: str | None, length: str | None, start: str | None,
+) -> None:  # fmt: skip
     first, last = int(low), int(high or low)
-    _require(first <= last <= LARGEST)
+    _require(first <= last <= LARGEST, f"ranks go up, as in 1-3, to {LARGEST:g}")
     straggler.named.append((last, term))
     ranks = range(first, last + 1)
     if slow is not None:
-        _require(0 < float(slow) <= LARGEST)
-        straggler.slow.append((first, last, float(slow)))
+        factor = _numbers(slow, f"before the x stands a number > 0, up to {LARGEST:g}")
+        straggler.slow.append((first, last, *factor))
         return
     at = int(step or 1)
-    _require(at >= 1 and (kind == "pause") == (length is not None))
+    _require(at >= 1, "steps count from 1")
     if kind == "die":
+        _require(length is None, "who dies does not come back: no + behind die@STEP")
         straggler.deaths |= dict.fromkeys(ranks, at)
     else:
         straggler.absences |= {(rank, at): _away(length or start) for rank in ranks}
 
 
-def _away(text: str) -> Away:
+def _away(text: str | None) -> Away:
     """`50`: steps; `2s`, `500ms`: a time."""
+    _require(text is not None, "for how long: pause@100+2s, or +50 for 50 steps")
+    assert text is not None
     in_steps = not text[-1].isalpha()
-    away = Away(float(plain(text)) if in_steps else seconds(text), in_steps)
-    _require(0 < away.amount <= LARGEST)
+    wrong = f"an absence is a time, as in 2s, or a number of steps, > 0 and up to {LARGEST:g}"
+    try:
+        away = Away(float(plain(text)) if in_steps else seconds(text), in_steps)
+    except ValueError:
+        raise ValueError(wrong) from None
+    _require(0 < away.amount <= LARGEST, wrong)
     return away
 
 
+def _numbers(text: str, wrong: str) -> list[float]:
+    """Numbers with colons between them."""
+    try:
+        values = [float(plain(part)) for part in text.split(":")]
+    except ValueError:
+        raise ValueError(wrong) from None
+    _require(all(0 < value <= LARGEST for value in values), wrong)
+    return values
+
+
 def _add_draw(straggler: Straggler, term: str) -> None:
-    name, _, rest = term.partition(":")
+    name, colon, rest = term.partition(":")
     if plugins.is_path(term) and name != "trace":
         straggler.own.append(plugins.find("straggler", term))
         return
     if name == "trace":
         straggler.traces.append(_trace(rest))
         return
-    values = [float(plain(part)) for part in rest.split(":")] if rest else []
-    _require(all(0 < value <= LARGEST for value in values))
+    _require(not (colon and name.replace("-", "").isdecimal()), OF_RANKS)
+    _require(name in DRAWS, f"no such term: {ALLOWED}")
+    values = _numbers(rest, f"{DRAWS[name]}, up to {LARGEST:g}") if colon else []
+    straggler.draws.append(_draw(name, values))
+
+
+def _draw(name: str, values: list[float]) -> Draw:
+    wrong = DRAWS[name]
     if name == "exponential":
-        _require(not values)
-        straggler.draws.append(lambda generator, count: generator.exponential(size=count))
-    elif name == "shifted":
-        (share,) = values
-        _require(share <= 1)
-        straggler.draws.append(
-            lambda generator, count: 1 - share + share * generator.exponential(size=count)
-        )
-    elif name == "lognormal":
-        (sigma,) = values
-        straggler.draws.append(
-            lambda generator, count: generator.lognormal(-(sigma**2) / 2, sigma, count)
-        )
-    elif name == "pareto":
+        _require(not values, wrong)
+        return lambda generator, count: generator.exponential(size=count)
+    if name == "pareto":
+        _require(1 <= len(values) <= 2 and values[-1] <= (1 if values[1:] else LARGEST), wrong)
         alpha, chance = (*values, 1.0)[:2]
-        _require(1 <= len(values) <= 2 and chance <= 1)
-        straggler.draws.append(_pareto(alpha, chance))
-    else:
-        raise ValueError
+        return _pareto(alpha, chance)
+    _require(len(values) == 1, wrong)
+    (value,) = values
+    if name == "lognormal":
+        return lambda generator, count: generator.lognormal(-(value**2) / 2, value, count)
+    _require(value <= 1, wrong)
+    return lambda generator, count: 1 - value + value * generator.exponential(size=count)
 
 
 def _own(function: plugins.Plugin, rank: int, step: int) -> float:
@@ -293,6 +342,13 @@ def _trace(path: str) -> np.ndarray:
     return trace
 
 
-def _require(holds: bool) -> None:
+def _require(holds: bool, wrong: str) -> None:
     if not holds:
-        raise ValueError
+        raise ValueError(wrong)
+
+
+def _steps_of(away: Away, step_s: float | None) -> float | None:
+    """An absence in usual steps, as far as is known how long one is."""
+    if away.in_steps:
+        return away.amount
+    return away.amount / step_s if step_s else None

@@ -37,6 +37,8 @@ class Silent:
 class Lines:
     """`step 120 of 1000, 24/s, about 35 s left`, at most every EVERY_S seconds; as a bar to users.
 
+    The rate is that since the first update: of thousands of virtual workers the first gradient is
+    used when all have computed one.
     `each`: calls of `update` that make a step; `done`: steps before this process began; `unit`:
     what to say instead of step.
     """
@@ -47,22 +49,26 @@ class Lines:
     ):  # fmt: skip
         self.steps, self.each, self.done, self.unit, self._now = steps, each, done, unit, now
         self._count = 0
-        self._began = self._told = now()
+        self._began = self._told = self._first = now()
 
     def update(self) -> None:
         """One more."""
         self._count += 1
         now = self._now()
+        if self._count == 1:
+            self._first = now
         if now - self._told < EVERY_S:
             return
-        self._told, spent = now, now - self._began
-        step = self.done + self._count // self.each
-        left = spent * max(0, self.steps - self.done - self._count / self.each)
-        left /= self._count / self.each
-        if spent + left > LONG_S:
-            rate = f"{self._count / self.each / spent:.3g}/s"
-            told = f"mpisgd: {self.unit} {step} of {self.steps}, {rate}, about {left:.0f} s left"
+        self._told = now
+        told = f"mpisgd: {self.unit} {self.done + self._count // self.each} of {self.steps}"
+        counted, passed = (self._count - 1) / self.each, now - self._first
+        if not counted or not passed:  # no rate yet
             print(told, file=sys.stderr, flush=True)
+            return
+        left = passed * max(0, self.steps - self.done - self._count / self.each) / counted
+        if now - self._began + left > LONG_S:
+            rate = f"{counted / passed:.3g}/s"
+            print(f"{told}, {rate}, about {left:.0f} s left", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Nothing is open."""
