@@ -87,6 +87,15 @@ def test_a_small_shared_memory_is_found_and_a_way_around():
         assert "with little shared memory they run (MPIR_CVAR_" in whats(told)
 
 
+def test_what_dead_jobs_left_is_told_by_its_names(tmp_path):
+    (tmp_path / "mpich_shm_x").write_bytes(bytes(100))
+    (tmp_path / "mine").write_bytes(bytes(100))
+    facts = shared_memory(str(tmp_path), 1)
+    assert (facts["left_segments"], facts["left_bytes"]) == (1, 100)
+    (found,) = findings({"shm": facts | {"size_bytes": 200 << 20, "left_bytes": 150 << 20}}, [])
+    assert "delete what is yours of mpich_shm_*, ucx_shm_*" in found.remedy
+
+
 def test_a_launcher_that_hangs_is_ended_in_time(tmp_path):
     body = 'test "$1" = --version && echo HYDRA && exit\ntrap "" TERM\nsleep 600 & wait; wait'
     told = doctor("--mpiexec", program(tmp_path / "mpiexec", body), "--limit", "5s")

@@ -128,7 +128,7 @@ def test_a_memory_result_has_them_too():
 MISTAKES = {
     "nothing.h5": "nothing.h5: No such file",
     "plain.h5": "plain.h5: holds no parameters: train with --keep-parameters, or name a checkpoint",
-    "text": "text: is no checkpoint",
+    "text": "text: is neither a result file (HDF5) nor a checkpoint",
     "run.h5 --output there": "--output 'there': exists",
     "run.h5 --output run.h5 --overwrite": "is 'run.h5', which is read",
     "run.h5 --output no/folder.npz": "there is no folder",

@@ -177,11 +177,13 @@ def test_columns_without_a_value_explains_them_and_the_page_is_written_all_the_s
     assert capsys.readouterr().out == ""
 
 
-def test_a_table_that_is_not_there_is_told(capsys, files):
-    assert main(["report", files[0], "--table", "servers"]) == 0
-    assert "no table servers of these files; there are runs, targets" in capsys.readouterr().err
-    assert main(["report", files[0], "--table", "runs"]) == 0
-    assert "no table" not in capsys.readouterr().err
+def test_a_table_that_is_not_there_is_a_mistake_and_nothing_is_written(capsys, files, tmp_path):
+    page = tmp_path / "page.html"
+    assert main(["report", files[0], "--table", "servers", "--html", str(page)]) == 2
+    told = capsys.readouterr()
+    assert "--table 'servers': these files have no such table; there are runs, targets" in told.err
+    assert told.out == ""
+    assert not page.exists()
 
 
 def test_notes_are_wrapped_to_the_width_that_was_asked_for(capsys, files, monkeypatch):

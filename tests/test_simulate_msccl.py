@@ -170,6 +170,7 @@ def test_the_command_writes_it(tmp_path, capsys):
         (("--overwrite", "--wire", "topk:0.01"), "--wire 'topk:0.01': only float32 with --msccl"),
         (("--overwrite", "--wire", "powersgd:4"), "only float32 with --msccl"),
         (("--overwrite", "--wire", "bfloat16"), "only float32 with --msccl"),
+        (("--overwrite", "--chunks", "4"), "--chunks '4': only 1 with --msccl"),
     ):
         with pytest.raises(UsageError, match=told):
             command.run(parser().parse_args([*words, *more]))

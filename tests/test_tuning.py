@@ -1,6 +1,7 @@
 """Tables of measured all-reduces: races, files, what is chosen by them, rules for MPI libraries."""
 
 import json
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -15,6 +16,8 @@ from allreduce.network import PRESETS
 from allreduce.simulate import simulate
 from allreduce.testing.loopback import World
 from mpisgd import cli
+from mpisgd.commands.tune import disturbances
+from mpisgd.mpi.cores import Place, Places
 from mpisgd.predict import costs, networks
 from mpisgd.submit import estimate, grid
 from mpisgd.training.parameters import Parameters
@@ -142,6 +145,19 @@ def test_what_a_race_left_open_is_said():
     assert settled.told == "t, 1 x 2 ranks, 1024 B"
     open_ = auto.choose(TABLE, "t", auto.Load(1024), [0, 1, 2, 3], every)
     assert open_.told == "t, 4 x 1 ranks, 1024 B; its race was not settled"
+
+
+def test_a_disturbed_table_says_so_and_so_does_what_it_chooses():
+    place = Place("h", frozenset({0}), "m")
+    assert disturbances(Places([place]), 0.0, CELLS[:1]) == []
+    load = float(os.cpu_count() or 1)
+    assert disturbances(Places([place]), load, ())[0].startswith(f"a load of {load:.3g} on ")
+    told = disturbances(Places([place, place]), 0.0, [CELLS[0]._replace(settled=False)])
+    assert told == ["2 ranks on a core", "1 of 1 races not settled"]
+    table = parse("t", tomllib.loads(Table(CELLS, MACHINE | {"disturbed": told}).toml()))
+    found = auto.choose(table, "t", auto.Load(1024), [0, 0], lambda name: ":" not in name)
+    assert found.told.endswith("; disturbed when it was made: 2 ranks on a core; 1 of 1 races not "
+                               "settled")  # fmt: skip
 
 
 def chosen(**options):

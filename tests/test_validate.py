@@ -1,13 +1,21 @@
 """Validation: what is held out, and how errors are counted."""
 
+import argparse
+
 import numpy as np
 import pytest
 
 from allreduce.algorithms import build
 from allreduce.network import Network
 from allreduce.simulate import simulate, steady
+from allreduce.testing.loopback import World
+from mpisgd import cli
+from mpisgd.bench import record
 from mpisgd.cli import main
+from mpisgd.commands import validate as command
+from mpisgd.mpi.cores import Place, Places
 from mpisgd.predict.links import fastest
+from mpisgd.store.reader import read
 from mpisgd.validation import errors
 from mpisgd.validation.allreduces import SCHEDULE, SIZES, Cell
 from mpisgd.validation.steps import FIRST, RUNS, TAU, Training, by_rounds
@@ -118,3 +126,33 @@ def test_a_mistake_is_one_line_before_anything_is_measured(words, told, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("mpisgd validate: error: ")
     assert all(part in line for part in told), line
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_one_round_shows_no_width_and_says_so(rounds, capsys):
+    chosen = command._settings(
+        cli.parser_of(["validate"]).parse_args(["validate", "--rounds", str(rounds)])
+    )
+    cells = rows(*(("ring", 1024, 1.0, 1.1 + turn) for turn in range(rounds)))
+    command._print(errors.table(cells), chosen, "table")
+    out, err = capsys.readouterr()
+    assert ("error_low" in out) == ("error_high" in out) == (rounds == 2)
+    assert ("one round: no width" in err) == (rounds == 1)
+
+
+def test_what_was_measured_before_an_interrupt_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(record, "_circumstances", lambda where: {})
+    path = tmp_path / "a.h5"
+    asked = argparse.Namespace(command="validate", benchmark="validate", output=str(path),
+                               overwrite=False)  # fmt: skip
+    where = Places([Place("h", frozenset({0}))])
+    config = {"benchmark": "validate", "algorithms": ["ring"]}
+    log = record.Record(World(1).comm(0), where, asked, config, 2, {})
+    log.case({"benchmark": "validate", "algorithm": "ring"}, np.ones((3, 1)))
+    log.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    told = capsys.readouterr().err.strip()
+    left = told.removeprefix("mpisgd validate: what was measured so far is in ")
+    assert left != told
+    with read(left) as run:
+        assert not run.complete
+        assert len(run.cases) == 1

@@ -66,8 +66,9 @@ class Record:
         self._bar: progress.Bar | None = None
         if not self.speaks:
             return
+        self._command = arguments.command
         if where.crowded:
-            warn(where.crowded, arguments.command)
+            warn(where.crowded, self._command)
         self._bar = progress.shown(arguments.benchmark, cases, unit="case")
         if arguments.output is not None:
             from mpisgd.store.writer import Writer
@@ -109,6 +110,8 @@ class Record:
             self._bar.close()
         if self._store is not None:
             self._store.close(None if error is None else f"{type(error).__name__}: {error}")
+            if error is not None:
+                warn(f"what was measured so far is in {self._store.partial}", self._command)
 
 
 def _circumstances(where: Places) -> dict[str, Any]:

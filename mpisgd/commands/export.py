@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from allreduce.files import regular
+from mpisgd.checkpoint.file import MAGIC
 from mpisgd.store import superblock
 from mpisgd.store.lock import save
 from mpisgd.store.target import CHECKPOINT, check_not_read, check_target
@@ -63,10 +64,14 @@ def exported(file: str, data_path: str | None = None) -> Exported:
     """What a result or a checkpoint holds. UsageError for one that holds nothing, or is none."""
     try:
         with regular(file) as raw:
-            result = raw.read(superblock.LENGTH).startswith(superblock.SIGNATURE)
+            head = raw.read(superblock.LENGTH)
     except OSError as error:
         raise UsageError(file, None, error.strerror or str(error)) from None
-    return _of_result(file, data_path) if result else _of_checkpoint(file, data_path)
+    if head.startswith(superblock.SIGNATURE):
+        return _of_result(file, data_path)
+    if not head.startswith(MAGIC):
+        raise UsageError(file, None, "is neither a result file (HDF5) nor a checkpoint")
+    return _of_checkpoint(file, data_path)
 
 
 def _target(arguments: argparse.Namespace) -> tuple[str, str]:

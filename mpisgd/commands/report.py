@@ -109,13 +109,13 @@ def _report(arguments: argparse.Namespace) -> int:
         tables_ = report(runs, wanted, problems, by, not arguments.no_group)
         made = _with_curves(tables_, arguments, curves, thin)
         width, wrap = _widths()
+        there_are = [section.name for section in made.sections]
+        if arguments.table not in (None, *there_are):
+            allowed = f"these files have no such table; there are {', '.join(there_are)}"
+            raise UsageError("--table", arguments.table, allowed)
         text = shown(made, arguments.format or "table", arguments.table, width, columns, wrap)
         _write(made, arguments)
         written = arguments.html or arguments.figures or arguments.trace
-        there_are = [section.name for section in made.sections]
-        if arguments.table not in (None, *there_are):
-            told = f"no table {arguments.table} of these files; there are {', '.join(there_are)}"
-            print(f"mpisgd report: note: {told}", file=sys.stderr)
         if arguments.format or arguments.table or arguments.columns or not written:
             print(text)
         if arguments.format in ("csv", "fom"):

@@ -14,11 +14,11 @@ import numpy as np
 from allreduce.algorithms import ALGORITHMS
 from allreduce.compress import ALLOWED, known
 from allreduce.errors import AllreduceError
-from allreduce.network import DUPLEX, PRESETS, PROGRESS, SHARING, Network, network
+from allreduce.network import DUPLEX, PRESETS, PROGRESS, SHARING, Network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simgrid
 from allreduce.simulate.msccl import msccl
-from mpisgd.predict import allreduces, calibration
+from mpisgd.predict import allreduces, calibration, networks
 from mpisgd.predict.allreduces import COLUMNS, CROSSED, Conditions
 from mpisgd.store import arrival
 from mpisgd.store.lock import save
@@ -140,6 +140,9 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.msccl and conditions.wire not in (None, "float32"):
             allowed = "only float32 with --msccl, whose GPUs send values as they are"
             raise UsageError("--wire", arguments.wire, allowed)
+        if arguments.msccl and conditions.chunks > 1:
+            allowed = "only 1 with --msccl, whose library cuts messages by itself"
+            raise UsageError("--chunks", arguments.chunks, allowed)
         model = _cross(arguments, cases)
         told = progress.over(cases, "simulate", "case")
         rows = [allreduces.row(conditions, chosen, schedule, nbytes) for schedule, nbytes in told]
@@ -191,8 +194,8 @@ def _network(arguments: argparse.Namespace) -> Network:
         text = getattr(arguments, option[2:].replace("-", "_"))
         if text is not None:
             changes[override.field] = override.parse(text, option)
+    base = networks.find(arguments.network)
     try:
-        base = network(arguments.network)
         chosen = base.with_(**changes)
     except AllreduceError as mistake:
         raise UsageError("--network", arguments.network, str(mistake)) from None

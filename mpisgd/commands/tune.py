@@ -2,8 +2,9 @@
 `train --allreduce auto`, and from it a rules file for the MPI library itself (docs/tune.md)."""
 
 import argparse
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SIZES = "64,1K,4K,16K,64K,256K,1M,4M,16M"
 TOML = "toml"
+LOADED = 0.5  # of a machine's cores: more were at work before, for others
 LEAST = 8  # repetitions that a 99 % interval takes
 COLUMNS: tuple[tables.Column | str, ...] = (
     "nodes", "ranks_per_node", "bytes", "fastest", "chunks", "median_s", "ours", "ours_s",
@@ -120,7 +122,7 @@ def _run(comm: Any, chosen: "Settings", arguments: argparse.Namespace) -> int:
     from mpisgd.mpi import cores, session
     from mpisgd.tuning.measuring import measure
 
-    where = cores.places(comm, chosen.deadline_s)
+    where, load = cores.places(comm, chosen.deadline_s), os.getloadavg()[0]
     mistake = None
     try:
         chosen = chosen.on(where.nodes)
@@ -137,8 +139,27 @@ def _run(comm: Any, chosen: "Settings", arguments: argparse.Namespace) -> int:
         cells = measure(comm, chosen, where.nodes, bar.update if bar else _nothing)
         if bar is not None:
             bar.close()
-            _give(Table(tuple(cells), _machine(where)), arguments, files.write)
+            machine = _machine(where)
+            if told := disturbances(where, load, cells):
+                machine["disturbed"] = told
+                print(f"mpisgd tune: warning: disturbed, and the table says so: {'; '.join(told)}",
+                      file=sys.stderr)  # fmt: skip
+            _give(Table(tuple(cells), machine), arguments, files.write)
     return 0
+
+
+def disturbances(where: "Places", load: float, cells: Sequence[Cell]) -> list[str]:
+    """Why not to believe a table: too few cores, others at work on rank 0's machine when it began
+    (`load`: there, over a minute), more races open than settled."""
+    found = []
+    if where.ranks_per_core > 1:
+        found.append(f"{where.ranks_per_core:.3g} ranks on a core")
+    if load > LOADED * (cores := os.cpu_count() or 1):
+        found.append(f"a load of {load:.3g} on {cores} cores when it began")
+    unsettled = sum(not cell.settled for cell in cells)
+    if 2 * unsettled > len(cells):
+        found.append(f"{unsettled} of {len(cells)} races not settled")
+    return found
 
 
 def _give(

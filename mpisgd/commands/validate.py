@@ -128,14 +128,23 @@ def _validate(comm: Any, chosen: Settings, arguments: argparse.Namespace) -> int
         found = errors.table(sorted(rows, key=partial(_place, chosen)))
         log.complete({"errors": found, "groups": errors.summary(found)})
     if log.speaks:
-        on_screen = arguments.format == "table"
-        columns = errors.SHOWN if on_screen and len(chosen.chunks) == 1 else errors.COLUMNS
-        print(tables.render(columns, found, arguments.format))
-        if on_screen:
-            print("\n" + tables.render(errors.SUMMARY, errors.summary(found), "table"), flush=True)
+        _print(found, chosen, arguments.format)
     worst = max((abs(cell["error"]) for cell in found), default=0.0)
     beyond = chosen.allow is not None and worst > chosen.allow
     return int(gather(comm, [beyond], chosen.deadline_s)[0, 0])  # rank 0 knows
+
+
+def _print(found: list[dict[str, Any]], chosen: Settings, form: str) -> None:
+    """The table of errors, and to a reader its groups and whether rounds can differ."""
+    on_screen = form == "table"
+    columns = errors.SHOWN if on_screen and len(chosen.chunks) == 1 else errors.COLUMNS
+    if on_screen and chosen.rounds == 1:
+        columns = tuple(column for column in columns if column not in errors.WIDTH)
+    print(tables.render(columns, found, form))
+    if on_screen:
+        print("\n" + tables.render(errors.SUMMARY, errors.summary(found), "table"), flush=True)
+    if chosen.rounds == 1:
+        record.warn(f"note: {errors.ONE_ROUND}", "validate")
 
 
 def _place(chosen: Settings, row: dict[str, Any]) -> tuple[int, ...]:

@@ -87,7 +87,8 @@ def _place(facts: Mapping[str, Any]) -> Iterator[Finding]:
     if shm.get("left_bytes", 0) > LEFT_SHARE * shm.get("size_bytes", math.inf):
         left = f"{shm['left_segments']} segments of MPI, {_mib(shm['left_bytes'])}"
         yield Finding("warning", f"{left}, lie in {shm['path']} and no process has mapped them",
-                      "jobs that were killed left them: delete them")  # fmt: skip
+                      "jobs that were killed left them: delete what is yours of "
+                      f"{', '.join(shm.get('left_named', ()))}")  # fmt: skip
     locked = machine.get("locked_memory_bytes")
     if locked is not None and locked < LOW_LOCKED:
         yield Finding("note", f"{_mib(locked)} of memory may be locked",

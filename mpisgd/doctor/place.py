@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import os
 import platform
-import re
 import resource
 import secrets
 import sys
@@ -19,7 +18,8 @@ from mpisgd.values import files
 
 SHM = "/dev/shm"
 SEGMENT = 16 << 20  # B that an MPI library takes there for a rank: Open MPI's default
-LEFT = re.compile("mpich_shm_|ucx_shm_|sm_segment|vader_segment|psm2?_shm|Intel_MPI_")
+NAMES = ("mpich_shm_", "ucx_shm_", "sm_segment", "vader_segment", "psm_shm", "psm2_shm",
+         "Intel_MPI_")  # fmt: skip
 PIECE = 1 << 20  # B written to the folder
 
 
@@ -64,6 +64,7 @@ def shared_memory(where: str = SHM, wanted: int = SEGMENT) -> dict[str, Any]:
         "size_bytes": there.f_blocks * there.f_frsize,
         "free_bytes": there.f_bavail * there.f_frsize,
         "wanted_bytes": wanted,
+        "left_named": [f"{name}*" for name in NAMES],
         "left_segments": len(left),
         "left_bytes": sum(left),
     }
@@ -124,7 +125,7 @@ def _left(where: Path) -> list[int]:
     mapped, sizes = "\n".join(maps), []
     for entry in where.iterdir():
         with contextlib.suppress(OSError):
-            mine = LEFT.match(entry.name) and entry.stat().st_uid == os.geteuid()
+            mine = entry.name.startswith(NAMES) and entry.stat().st_uid == os.geteuid()
             if mine and str(entry) not in mapped:
                 sizes.append(entry.stat().st_size)
     return sizes

@@ -1,11 +1,10 @@
 """What an experiment says of virtual time: network, schedule of averages, a step's seconds."""
 
-from allreduce.errors import AllreduceError
-from allreduce.network import Network, network
+from allreduce.network import Network
 from allreduce.schedule import Schedule
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.stragglers import StepTimer, step_timer
-from mpisgd.values.errors import UsageError
+from mpisgd.predict import networks
 from mpisgd.values.schedules import build
 
 VIRTUAL_STEP_S = 1e-3  # seconds of a virtual step when --step-time does not say
@@ -19,10 +18,7 @@ def virtual_steps(experiment: Experiment) -> StepTimer:
 
 def virtual_network(experiment: Experiment) -> Network:
     """The network that `--network` names, with `--progress perfect` if asked for."""
-    try:
-        named = network(experiment.network or "ideal")
-    except AllreduceError as error:
-        raise UsageError("--network", None, str(error)) from None
+    named = networks.find(experiment.network or "ideal")
     return named.with_(progress="perfect") if experiment.progress == "perfect" else named
 
 

@@ -46,7 +46,11 @@ def find(text: str, place: str = "--network") -> Network:
     try:
         return named(text)
     except AllreduceError as error:
-        raise UsageError(place, text, str(error)) from None
+        twice = (f"network file {text!r}: ", f"network {text!r}: ", f"no network named {text!r}: ")
+        told = str(error)
+        for prefix in twice:
+            told = told.removeprefix(prefix)
+        raise UsageError(place, text, told) from None
 
 
 def check(topology: str) -> None:

@@ -158,6 +158,8 @@ def _by_table(table: Table, name: str, load: Load, nodes: Sequence[int], fits: F
         told += f", the nearest to {shape[0]} x {shape[1]}, {load}"
     if not cell.settled:
         told += "; its race was not settled"
+    if disturbed := table.machine.get("disturbed"):
+        told += f"; disturbed when it was made: {'; '.join(map(str, disturbed))}"
     return Choice(timed.algorithm, timed.chunks, told)
 
 

@@ -20,6 +20,8 @@ COLUMNS: tuple[Column | str, ...] = (
 )  # fmt: skip
 LEFT_OUT = ("chunks", "rounds", "measured_low_s", "measured_high_s")  # on a screen: it is narrow
 SHOWN = tuple(column for column in COLUMNS if column not in LEFT_OUT)
+WIDTH = tuple(column for column in COLUMNS if str(column[0]).endswith(("_low", "_high")))
+ONE_ROUND = "one round: no width; --rounds 3 says how far rounds differ"
 SUMMARY: tuple[Column | str, ...] = (
     "part", "of", "cells",
     *(Column(key, form) for key, form in (

@@ -63,10 +63,12 @@ class VirtualAllreduce:
         return sent(self.group.wire, schedule, self.buffer.size, self.buffer.itemsize)
 
     def state(self) -> dict[str, float]:
-        return {"began_s": self.began_s, "ended_s": self.ended_s}
+        told = {"began_s": self.began_s, "ended_s": self.ended_s}
+        return told | {"sent_bytes": float(self.sent_bytes)}
 
     def restore(self, state: Mapping[str, float]) -> None:
         self.began_s, self.ended_s = state["began_s"], state["ended_s"]
+        self.sent_bytes = int(state.get("sent_bytes", 0))  # older checkpoints do not say
         self.collective = None
 
 
