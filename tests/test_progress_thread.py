@@ -12,6 +12,8 @@ from mpisgd.worlds.pending import ProgressThread, ThreadedAllreduce
 class Plan:
     """Arrives at its `looks`-th test; notes who called what."""
 
+    sent_bytes = 0
+
     def __init__(self, name, looks, log, error=None):
         self.name, self.looks, self.log, self.error = name, looks, log, error
         self.left = 0

@@ -239,8 +239,8 @@ def _add_ranks(
     straggler.named.append((last, term))
     ranks = range(first, last + 1)
     if slow is not None:
-        factor = _numbers(slow, f"before the x stands a number > 0, up to {LARGEST:g}")
-        straggler.slow.append((first, last, *factor))
+        (factor,) = _numbers(slow, f"before the x stands a number > 0, up to {LARGEST:g}")
+        straggler.slow.append((first, last, factor))
         return
     at = int(step or 1)
     _require(at >= 1, "steps count from 1")
