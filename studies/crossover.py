@@ -67,7 +67,11 @@ def ways(ledger: Ledger, target: float) -> dict[str, Way]:
 
 def winner(ways: Mapping[str, Way], ratio: float) -> tuple[str, bool]:
     """(the quickest in the mean, whether it is so beyond Student's 95 % interval of each pair)."""
-    times = {name: way.times(ratio) for name, way in ways.items()}
+    return quickest({name: way.times(ratio) for name, way in ways.items()})
+
+
+def quickest(times: Mapping[str, np.ndarray]) -> tuple[str, bool]:
+    """As `winner`, by each one's times."""
     first = min(times, key=lambda name: times[name].mean())
     gaps = [times[name] - times[first] for name in times if name != first]
     return first, all(gap.mean() > half_width(list(gap)) for gap in gaps)
