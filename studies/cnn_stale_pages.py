@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from cnn_stale import (
+    ENDS,
     EPOCHS,
-    OWN,
-    REAL,
+    FEW,
     SAMPLES,
     SEEDS,
-    STALENESS,
+    STARTS,
     TUNING,
-    Cell,
     cell,
     rate_of,
     wanted,
@@ -39,17 +38,22 @@ from mpisgd.values.statistics import half_width
 Row = dict[str, Any]
 Line = dict[str, Any]
 
-COLOURS = ("#4477aa", "#ee6677")
 PAPER = {0: 0.36, 20: 0.47, 50: 0.79}  # per cent, best test errors; Chen et al. 2016
 
 
-def lines_of(ledger: Ledger, cells: list[Cell]) -> list[Line]:
+def at_rate(ledger: Ledger, s: int, rate: float) -> list[Line]:
     """Those of result seeds that are there."""
-    return [ledger[one] for one in cells if one in ledger and one["seed"] in SEEDS]
+    cells = [cell(s, rate, seed) for seed in SEEDS]
+    return [ledger[of] for of in cells if of in ledger]
 
 
-def at_rate(ledger: Ledger, name: str, rate: float) -> list[Line]:
-    return lines_of(ledger, [cell(name, rate, seed) for seed in SEEDS])
+def settled(ledger: Ledger) -> dict[int, float]:
+    """The rate of each age whose results are there."""
+    found = {s: rate_of(ledger, s)[1] for s in STARTS}
+    return {
+        s: rate for s, rate in found.items()
+        if rate is not None and all(of in ledger for of in wanted(ledger, s))
+    }  # fmt: skip
 
 
 def error(line: Line, column: str = "ema_accuracy") -> float:
@@ -72,86 +76,67 @@ def less(lines: list[Line], base: list[Line]) -> Row:
     return difference(here, pairs, "ema_accuracy", -100, 2)
 
 
-def own_rates(ledger: Ledger) -> dict[str, float]:
-    """The settled rates of the ages that have one of their own."""
-    found = {name: rate_of(ledger, name)[1] for name in OWN}
-    return {name: rate for name, rate in found.items() if rate is not None}
-
-
-def ages(ledger: Ledger) -> list[Row]:
-    """Error over staleness, at the two rates."""
-    rows = []
-    for own, rate in own_rates(ledger).items():
-        base = at_rate(ledger, OWN[0], rate)
-        for s in STALENESS:
-            if lines := at_rate(ledger, f"s = {s}", rate):
-                row = {"rate": f"{rate:g}, best of {own}", "s": s, "seeds": len(lines)}
-                row["test error (%)"] = shown(lines)
-                row["of the last parameters"] = shown(lines, "accuracy")
-                row |= less(lines, base) if s else {"difference": "", "95 % interval": ""}
-                rows.append(row | {"the paper's (%)": PAPER.get(s, "")})
+def own(ledger: Ledger) -> list[Row]:
+    """Each age at its own rate, against none at its."""
+    found, rows = settled(ledger), []
+    for s, rate in found.items():
+        lines, base = at_rate(ledger, s, rate), at_rate(ledger, 0, found[0])
+        row: Row = {"s": s, "rate": f"{rate:g}", "seeds": len(lines)}
+        row |= {"test error (%)": shown(lines), "of the last parameters": shown(lines, "accuracy")}
+        row |= less(lines, base) if s else {"difference": "", "95 % interval": ""}
+        rows.append(row | {"the paper's (%)": PAPER.get(s, "")})
     return rows
 
 
-def each_own(ledger: Ledger) -> list[Row]:
-    """s = 50 against s = 0, each at its own rate and at the other's."""
-    rates, rows = own_rates(ledger), []
-    if len(rates) < len(OWN):
+def common(ledger: Ledger) -> list[Row]:
+    """All ages at the rate of none, and none at that of the highest."""
+    found, rows = settled(ledger), []
+    none, most = ENDS
+    if not set(ENDS) <= set(found):
         return []
-    none, most = OWN
-    for name, rate, other, of in (
-        (most, rates[most], none, rates[none]),
-        (most, rates[none], none, rates[none]),
-        (none, rates[most], none, rates[none]),
-    ):
-        found = less(at_rate(ledger, name, rate), at_rate(ledger, other, of))
-        rows.append({"points": f"{name} at {rate:g} less {other} at {of:g}"} | found)
-    return rows
-
-
-def real(ledger: Ledger) -> list[Row]:
-    """Servers with workers whose gradients are about 50 updates old, at the rate of s = 50."""
-    base = lines_of(ledger, wanted(ledger, OWN[1]))
-    rows = []
-    for lines in (base, lines_of(ledger, wanted(ledger, REAL))):
-        if not lines:
-            return []
-        row: Row = {"gradients": lines[0]["cell"]["name"], "seeds": len(lines)}
-        row["rate"] = f"{lines[0]['cell']['rate']:g}"
-        row["mean staleness"] = f"{spread([line.get('staleness', 50) for line in lines])[0]:.1f}"
-        row["test error (%)"] = shown(lines)
-        rows.append(row | (less(lines, base) if lines is not base else {}))
+    for rate, ages in ((found[none], list(STARTS)), (found[most], list(ENDS))):
+        base = at_rate(ledger, none, rate)
+        for s in ages:
+            if len(lines := at_rate(ledger, s, rate)) >= len(FEW):
+                row: Row = {"rate": f"{rate:g}", "s": s, "seeds": len(lines)}
+                row["test error (%)"] = shown(lines)
+                rows.append(row | (less(lines, base) if s else {"difference": ""}))
     return rows
 
 
 def rates(ledger: Ledger) -> list[Row]:
     """Validation loss at every rate that was judged, of those whose search has begun."""
-    found = {name: rate_of(ledger, name) for name in OWN}
 
     def loss(name: str, rate: float) -> float | None:
-        return mean_loss(ledger, [cell(name, rate, seed) for seed in TUNING], "ema_loss")
+        s = int(name.removeprefix("s = "))
+        return mean_loss(ledger, [cell(s, rate, seed) for seed in TUNING], "ema_loss")
 
-    return table(found, loss, "algorithm", 4)
+    return table({f"s = {s}": rate_of(ledger, s) for s in STARTS}, loss, "staleness", 4)
 
 
 def figure(ledger: Ledger) -> Any:
     """Test error over staleness."""
     title = f"MNIST CNN 8-8-16-16, {SAMPLES} images, {EPOCHS} epochs; bars: 95 % intervals"
     drawn, (axes,) = panels(1, title, 6.8, 4.4)
-    places = range(len(STALENESS))
-    for (own, rate), colour in zip(own_rates(ledger).items(), COLOURS, strict=False):
-        found = {}
-        for place, s in zip(places, STALENESS, strict=True):
-            errors = [error(line) for line in at_rate(ledger, f"s = {s}", rate)]
-            if len(errors) > 1 and not any(map(math.isnan, errors)):
-                found[place] = errors
-        means = [spread(errors)[0] for errors in found.values()]
-        halves = [half_width(errors) for errors in found.values()]
-        label = f"rate {rate:g}, best of {own}"
-        axes.errorbar(list(found), means, halves, fmt="o-", color=colour, capsize=3, label=label)
-    stars = [STALENESS.index(s) for s in PAPER]
+    found, ages = settled(ledger), list(STARTS)
+    for label, colour, rates in (
+        ("each at its own rate", "#4477aa", found),
+        ("at the rate of s = 0", "#ee6677", dict.fromkeys(STARTS, found.get(0))),
+    ):
+        errors = {
+            ages.index(s): [error(line) for line in at_rate(ledger, s, rate)]
+            for s, rate in rates.items() if rate is not None
+        }  # fmt: skip
+        errors = {
+            place: few for place, few in errors.items()
+            if len(few) > 1 and not any(map(math.isnan, few))
+        }  # fmt: skip
+        means = [spread(few)[0] for few in errors.values()]
+        halves = [half_width(few) for few in errors.values()]
+        axes.errorbar(list(errors), means, halves, fmt="o-", color=colour, capsize=3, label=label)
+    stars = [ages.index(s) for s in PAPER]
     axes.plot(stars, list(PAPER.values()), "k*", label="the paper's, of a larger set-up")
-    axes.set_xticks(list(places), [str(s) for s in STALENESS])
+    axes.set_xticks(range(len(ages)), [str(s) for s in ages])
     axes.set_xlabel("staleness s (updates)")
     axes.set_yscale("log")
     axes.set_ylabel("test error (%), averaged parameters")
@@ -162,8 +147,8 @@ def figure(ledger: Ledger) -> Any:
 def page(text: str, ledger: Ledger) -> str:
     """The page `text` with its tables from the ledger."""
     tables = {
-        "ages": ages(ledger), "own": each_own(ledger), "real": real(ledger),
-        "rates": rates(ledger), "made": cost(ledger),
+        "own": own(ledger), "common": common(ledger), "rates": rates(ledger),
+        "made": cost(ledger),
     }  # fmt: skip
     return fill_all(text, tables)
 
@@ -171,7 +156,7 @@ def page(text: str, ledger: Ledger) -> str:
 def write(folder: Path) -> None:
     """summary.csv, the figure, and the page's tables."""
     ledger = Ledger(folder / "runs.jsonl")
-    columns = ("ema_accuracy", "accuracy", "ema_loss", "loss", "time_s", "samples_computed")
+    columns = ("ema_accuracy", "accuracy", "ema_loss", "loss", "samples_computed")
     write_csv(folder / "summary.csv", summary(ledger, columns))
     save(figure(ledger), folder / "errors.png")
     write_readme(folder, page, ledger)
