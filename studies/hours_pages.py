@@ -77,7 +77,7 @@ def outcomes(ledger: Ledger) -> list[Row]:
             continue
         kind, workers = split(name)
         row: Row = {"workers": workers, "servers": SERVERS[workers], "algorithm": kind}
-        row["rate"] = f"{lines[0]['cell']['rate']:g}"
+        row["rate"] = f"{lines[0]['cell']['rate']:.3g}"
         row["staleness"] = f"{spread([line['staleness'] for line in lines])[0]:.0f}"
         for target in TARGETS:
             epochs = [epochs_to(line, target) for line in lines]

@@ -71,9 +71,9 @@ def table(
     for name, (judged, chosen) in found.items():
         losses = {rate: loss(name, rate) for rate in judged}
         known = {rate: value for rate, value in losses.items() if value is not None}
-        told = [f"{rate:g}: {_shown(value, digits)}" for rate, value in known.items()]
+        told = [f"{rate:.3g}: {_shown(value, digits)}" for rate, value in known.items()]
         if told:
-            best = "not settled" if chosen is None else f"{chosen:g}"
+            best = "not settled" if chosen is None else f"{chosen:.3g}"
             rows.append({what: name, "loss at each rate": "; ".join(told), "chosen": best})
     return rows
 
