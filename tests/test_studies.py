@@ -186,7 +186,8 @@ def test_an_mnist_cell_learns_and_keeps_validation_and_test_apart(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "study", ["layers", "mnist", "planned_backups", "rate", "sparse", "table_one", "wires"]
+    "study",
+    ["embedding", "layers", "mnist", "planned_backups", "rate", "sparse", "table_one", "wires"],
 )
 def test_the_committed_pages_show_what_their_ledgers_hold(study):
     from command import Ledger
