@@ -158,7 +158,7 @@ class Run:
         with self.guard():
             dataset = self._dataset(path)  # whole, without the slow way of selections, or its head
             whole = rows >= self._shapes[path][0]
-            values = self._values(path) if whole else h5py.Dataset(dataset)[:rows]
+            values = self._values(path, dataset) if whole else h5py.Dataset(dataset)[:rows]
             if len(values) == rows:
                 return values
             padded = np.full((rows, *values.shape[1:]), self._fields[path].fill, values.dtype)
@@ -215,9 +215,7 @@ class Run:
         group = self._group(field)
         if group is None or not self._linked(group, field):
             return False
-        here = h5py.h5o.open(group, field.name.encode())
-        if not isinstance(here, h5py.h5d.DatasetID):
-            self.damaged(f"/{field.path} is not a dataset of this file")
+        here = self._opened(group, field)
         kind, shape = here.get_type(), here.shape
         text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
         if not (text if field.dtype == "json" else kind == _type(field.dtype)):
@@ -232,9 +230,19 @@ class Run:
         self._datasets[field.path] = here
         return True
 
-    def _values(self, path: str) -> np.ndarray:
+    def _opened(self, group: Any, field: Field) -> h5py.h5d.DatasetID:
+        """A dataset, as what it has to be; only where it is not, is asked what is there."""
+        name = field.name.encode()
+        try:
+            return h5py.h5d.open(group, name)
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError):
+            if not isinstance(h5py.h5o.open(group, name), h5py.h5d.DatasetID):
+                self.damaged(f"/{field.path} is not a dataset of this file")
+            raise
+
+    def _values(self, path: str, dataset: h5py.h5d.DatasetID) -> np.ndarray:
         """All of a dataset."""
-        dataset, dtype = self._dataset(path), self._fields[path].dtype
+        dtype = self._fields[path].dtype
         text = dtype == "json"
         values = np.empty(self._shapes[path], f"S{self._sizes[path]}" if text else dtype)
         if values.size:
@@ -283,7 +291,11 @@ class Run:
         none is opened before it is asked for."""
         found: dict[str, int] = {}
         for counted_by, listed in counted(self.kind):
-            counts = self._values(counted_by) if counted_by else np.ones(1, int)
+            counts = (
+                self._values(counted_by, self._dataset(counted_by))
+                if counted_by
+                else np.ones(1, int)
+            )
             if not counts.any():
                 found |= dict.fromkeys((field.path for field in listed), 0)
                 continue
