@@ -31,7 +31,7 @@ TOML = [
     ("--config inf.toml", ["inf.toml: lr", "inf", "finite"]),
     ("--config near.toml", ["near.toml: shedule", "no such option", "did you mean schedule?"]),
     ("--config control.toml", ["control.toml: data-path", "a text that is not empty"]),
-    ("--config local.toml", ["local.toml: delay 1", "streaming-diloco, gossip do", "mpisgd submit"]),
+    ("--config local.toml", ["local.toml: delay 1", "diloco, gossip do", "mpisgd submit"]),
     ("--config dasgd.toml --algorithm minibatch", ["--tau 4", "minibatch has none", "--config"]),
 ]
 NUMBERS = [
