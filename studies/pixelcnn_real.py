@@ -17,7 +17,7 @@ from mpisgd.experiment.experiment import Experiment
 from mpisgd.mpi.mpiexec import Launcher, find
 from mpisgd.store.reader import read
 
-RANKS, SERVERS, STEPS, RATE, SEED = 6, 2, 300, 6.4e-3, 1
+RANKS, SERVERS, STEPS, RATE, SEED = 6, 2, 100, 6.4e-3, 1
 KINDS: dict[str, dict[str, Any]] = {
     "sync, 4": {"algorithm": "backup", "backups": 0},
     "sync, 3 + 1": {"algorithm": "backup", "backups": 1},
