@@ -38,6 +38,7 @@ from mpisgd.values.statistics import half_width
 Row = dict[str, Any]
 Line = dict[str, Any]
 
+NOTHING = {"difference": "", "95 % interval": "", "told apart": ""}
 PAPER = {0: 0.36, 20: 0.47, 50: 0.79}  # per cent, best test errors; Chen et al. 2016
 
 
@@ -83,7 +84,7 @@ def own(ledger: Ledger) -> list[Row]:
         lines, base = at_rate(ledger, s, rate), at_rate(ledger, 0, found[0])
         row: Row = {"s": s, "rate": f"{rate:g}", "seeds": len(lines)}
         row |= {"test error (%)": shown(lines), "of the last parameters": shown(lines, "accuracy")}
-        row |= less(lines, base) if s else {"difference": "", "95 % interval": ""}
+        row |= less(lines, base) if s else NOTHING
         rows.append(row | {"the paper's (%)": PAPER.get(s, "")})
     return rows
 
@@ -100,7 +101,7 @@ def common(ledger: Ledger) -> list[Row]:
             if len(lines := at_rate(ledger, s, rate)) >= len(FEW):
                 row: Row = {"rate": f"{rate:g}", "s": s, "seeds": len(lines)}
                 row["test error (%)"] = shown(lines)
-                rows.append(row | (less(lines, base) if s else {"difference": ""}))
+                rows.append(row | (less(lines, base) if s else NOTHING))
     return rows
 
 
