@@ -200,7 +200,7 @@ def test_a_pixelcnn_learns(monkeypatch):
     assert 7 < result["loss"][-1] < result["loss"][0] < 9  # a guess is 8 bits
 
 
-@pytest.mark.parametrize("study", ["mnist-cnn", "hours", "cnn-stale"])
+@pytest.mark.parametrize("study", ["mnist-cnn", "hours", "cnn-stale", "pixelcnn"])
 def test_the_committed_pages_show_what_their_ledgers_hold(study):
     from command import Ledger
 
