@@ -97,10 +97,11 @@ def priced(
         return schedule, carried(coded, count, itemsize)
     if _kind(wire) is TopK:
         nbytes = schedule.size * _block(wire, count, itemsize)
-        return allgather(schedule.size), Carried(nbytes, 1)
+        return allgather(schedule.size), Carried(nbytes, 1, decodes=1.0, codes=count * itemsize)
     sides = [(m.rows * m.columns, m.rank * (m.rows + m.columns)) for m in matrices(wire, count)]
     sent = count - sum(whole - few for whole, few in sides)
-    return twice(schedule) if sides else schedule, Carried(sent * itemsize, itemsize)
+    how = Carried(sent * itemsize, itemsize, codes=count * itemsize)
+    return twice(schedule) if sides else schedule, how
 
 
 @lru_cache(maxsize=64)

@@ -79,6 +79,8 @@ class Network:
     eager_limit_B: float = math.inf  # noqa: N815
     noise: float = 0.0  # sigma of the lognormal factor, of mean 1, on a message's time
     progress: str = "looks"
+    encode_s_per_B: float = 0.0  # noqa: N815 - coding a value's byte for a wire, by who sends it
+    decode_s_per_B: float = 0.0  # noqa: N815 - and by who receives it
 
     def __post_init__(self) -> None:
         for key in ("bandwidth_Bps", "uplink_Bps", "node_bandwidth_Bps", "bus_Bps"):
@@ -89,7 +91,10 @@ class Network:
         self._number(
             "burst_B", f"a number >= 0, at most {LARGEST_B:g}", lambda v: 0 <= v <= LARGEST_B
         )
-        for key in ("latency_s", "sum_s_per_B", "overhead_s", "look_s", "node_latency_s"):
+        for key in (
+            "latency_s", "sum_s_per_B", "encode_s_per_B", "decode_s_per_B", "overhead_s", "look_s",
+            "node_latency_s",
+        ):  # fmt: skip
             self._number(
                 key, f"a number >= 0, at most {LONGEST_S:g}", lambda v: 0 <= v <= LONGEST_S
             )

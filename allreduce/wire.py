@@ -179,11 +179,16 @@ class Coder:
 
 class Carried(NamedTuple):
     """As what a vector travels, for a price. `nbytes`: of messages, in elements of `itemsize`;
-    `adds`: bytes of the vector's own type, in which sums are made, for each of these."""
+    `adds`: bytes of the vector's own type, in which sums are made, for each of these; `encodes`,
+    `decodes`: bytes of that type that who sends one encodes, and who receives one decodes;
+    `codes`: bytes that each rank encodes once beside."""
 
     nbytes: int
     itemsize: int
     adds: float = 1.0
+    encodes: float = 0.0
+    decodes: float = 0.0
+    codes: float = 0.0
 
 
 def carried(wire: Wire | None, count: int, itemsize: int) -> Carried:
@@ -193,4 +198,7 @@ def carried(wire: Wire | None, count: int, itemsize: int) -> Carried:
     format = FORMATS[wire.format]
     width = format.octets(1, 0)
     nbytes = format.octets(count, -(-count // format.block)) // width * width
-    return Carried(nbytes, width, count * itemsize / max(nbytes, 1))
+    whole = count * itemsize
+    each = whole / max(nbytes, 1)
+    coded = width != itemsize
+    return Carried(nbytes, width, each, coded * each, coded * each, coded * whole)

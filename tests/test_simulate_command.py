@@ -48,6 +48,8 @@ CHANGES = {
     "--ranks-per-bus": ("4", (*SERVERS, "--bus", "1GB/s")),
     "--bus": ("1GB/s", (*SERVERS, "--ranks-per-bus", "4")),
     "--sum-rate": ("1GB/s", SERVERS),
+    "--encode-rate": ("1GB/s", (*SERVERS, "--wire", "int8")),
+    "--decode-rate": ("1GB/s", (*SERVERS, "--wire", "int8")),
     "--overhead": ("1us", SERVERS),
     "--look-time": ("5us", COMPUTING),
     "--duplex": ("half", SERVERS),

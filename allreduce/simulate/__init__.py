@@ -37,13 +37,15 @@ def simulate(
     seed: int = 0,
     look_every: float | None = None,
     method: str = "auto",
+    **coded: float,
 ) -> np.ndarray:
     """When each rank is done (float64, seconds from time 0) with an all-reduce of `nbytes` bytes,
     or of so many in each transfer, in the schedule's order.
 
     `start`: when each rank starts (s; default all at 0). `itemsize`: bytes of an element, which is
     never cut; `chunks`: messages a transfer is cut in. `adds`: bytes that sums are made of for
-    each that travels, as `wire.carried` says. `seed`: of the network's noise.
+    each that travels, `coded`: `encodes`, `decodes`, `codes`, all as `wire.carried` says. `seed`:
+    of the network's noise.
     `look_every`: ranks compute all the while and look only that often (s); by default they wait,
     and look all the time. `method`: one of METHODS; `auto` takes columns where it can.
 
@@ -54,7 +56,8 @@ def simulate(
         raise AllreduceError(f"method {method!r}: choose from {', '.join(METHODS)}")
     if look_every is not None and not 0 < look_every < np.inf:
         raise AllreduceError(f"look_every {look_every} s: a number > 0")
-    plain = chunks == 1 and look_every is None and method != "events"
+    free = not (network.encode_s_per_B or network.decode_s_per_B)
+    plain = chunks == 1 and look_every is None and method != "events" and (free or not coded)
     if plain and not isinstance(nbytes, tuple):
         factors = np.random.default_rng([seed, 0])
         ends = simulate_columns(schedule, nbytes, network, begins, itemsize, factors, adds)
@@ -63,7 +66,8 @@ def simulate(
     if method == "columns":
         raise AllreduceError(f"{schedule.name} shares links on {network.name}: use events")
     cluster = Cluster(network, schedule.size, seed)
-    collective = cluster.collective(schedule, nbytes, itemsize=itemsize, chunks=chunks, adds=adds)
+    how = {"itemsize": itemsize, "chunks": chunks, "adds": adds, **coded}
+    collective = cluster.collective(schedule, nbytes, **how)
     return _play(cluster, collective, begins, look_every)
 
 

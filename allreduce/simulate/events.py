@@ -2,8 +2,7 @@
 
 A `Cluster` owns the time line of every rank. A rank is given one *activity* after the other:
 
-- `compute(rank, seconds, looks)`: so much work, with looks after the given amounts of it, until it
-  is done or `interrupt(rank)`;
+- `compute(rank, seconds, looks)`: so much work, with looks after these amounts, or `interrupt`;
 - `wait(rank, collective)`: until this rank's part of a collective is done;
 - `listen(rank)`: until `wake(rank)`;
 - `linger(rank)`: nothing but looks, for good or until it is given something else.
@@ -47,7 +46,7 @@ from allreduce.simulate.records import (
     Event,
     Line,
     Message,
-)
+)  # fmt: skip
 from allreduce.simulate.traffic import Traffic
 from allreduce.simulate.wires import Wires
 
@@ -55,20 +54,14 @@ from allreduce.simulate.wires import Wires
 class Cluster:
     """`ranks` ranks on `network`, all idle at time `began` (s).
 
-    `seed` is that of the network's noise; `made`: collectives made before, by the clusters that
-    this one continues, or how many clusters those were; `processes`: the rank of each process.
+    `seed`: of the network's noise; `made`: collectives made before, by clusters that this one
+    continues, or how many clusters; `processes`: the rank of each process.
     """
 
     def __init__(
-        self,
-        network: Network,
-        ranks: int,
-        seed: int = 0,
-        *,
-        began: float = 0.0,
-        made: int = 0,
+        self, network: Network, ranks: int, seed: int = 0, *, began: float = 0.0, made: int = 0,
         processes: Sequence[int] | None = None,
-    ):
+    ):  # fmt: skip
         if ranks < 1:
             raise AllreduceError(f"a cluster needs at least 1 rank, got {ranks}")
         self.network, self.time = network, began
@@ -86,8 +79,7 @@ class Cluster:
         self._turn = 0 if processes else 1 << 40  # times the rank, at equal times
 
     def collective(self, schedule: Schedule, nbytes: Sizes, **how: Any) -> Collective:
-        """An all-reduce of `nbytes` bytes, to be started by each rank. `how`: `itemsize`, `chunks`
-        and `adds` of `simulate`."""
+        """An all-reduce of `nbytes` bytes, to be started by each rank. `how`: as of `prepare`."""
         return self._traffic.collective(schedule, nbytes, **how)
 
     def now(self, rank: int) -> float:
@@ -143,8 +135,12 @@ class Cluster:
             raise AllreduceError(f"rank {rank} computes for {seconds} s: at least 0")
         line = self._begin(rank)
         line.now = self.now(rank)
-        line.looks, line.seconds, line.worked = iter(looks), seconds, 0.0
+        line.looks, line.seconds, line.worked, line.looked = iter(looks), seconds, 0.0, 0.0
         self._work_on(rank, line.now)
+
+    def looked(self, rank: int) -> float:
+        """Seconds that looks, and the sums made there, have taken its computation so far."""
+        return self._lines[rank].looked
 
     def interrupt(self, rank: int, at: float = 0.0) -> None:
         """Its computation, if it is at one, ends now, or `at` a later time; no look is planned."""
@@ -254,6 +250,7 @@ class Cluster:
         begins = time + (look - line.worked)
         line.worked = look
         line.busy = begins + self.network.look_s
+        line.looked += self.network.look_s
         self._push(line.busy, LOOK, rank, line.activity)
 
     def _plan_look(self, rank: int) -> None:
@@ -303,6 +300,7 @@ class Cluster:
         for collective in tuple(line.running):
             activity, cost = line.activity, self._advance(rank, collective, time)
             line.busy = time + cost
+            line.looked += 0.0 if self._perfect else cost
             if activity != line.activity and not self._perfect:
                 return  # it was waiting for this, and leaves
             if cost:
@@ -326,7 +324,7 @@ class Cluster:
             if collective.missing[step]:
                 return 0.0
             cost = network.overhead_s * program.receives[step]
-            cost += network.sum_s_per_B * program.sum_bytes[step]
+            cost += network.sum_s_per_B * program.sum_bytes[step] + program.decode_s[step]
             collective.step[rank] = step + 1
             collective.entered[rank] = False
             if step + 1 == program.first[rank + 1]:
@@ -348,12 +346,13 @@ class Cluster:
         collective.entered[rank] = True
         for message in collective.asking.pop(step, ()):
             self._wires.answer(message, time)
-        sends, overhead = collective.program.sends[step], self.network.overhead_s
-        for index, number in enumerate(sends, 1):
-            factor = collective.factors[number]
-            message = Message(collective.program, number, factor, collective, None)
-            self._wires.post(message, time + index * overhead)
-        return len(sends) * overhead
+        program, overhead = collective.program, self.network.overhead_s
+        coding = program.begin_s if step == program.first[rank] else 0.0
+        for index, number in enumerate(program.sends[step], 1):
+            coding += program.encode_s[number]
+            message = Message(program, number, collective.factors[number], collective, None)
+            self._wires.post(message, time + index * overhead + coding)
+        return len(program.sends[step]) * overhead + coding
 
     # Messages
 

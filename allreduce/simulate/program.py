@@ -41,6 +41,9 @@ class Program:
     sends: list[list[int]]  # the messages that each step sends
     receives: list[int]  # how many messages each step receives
     sum_bytes: list[float]  # how many bytes each step adds when its messages are there
+    encode_s: list[float]  # seconds of coding before each message leaves
+    decode_s: list[float]  # and in each step when its messages are there
+    begin_s: float = 0.0  # and before all else
     free: bool = False  # a single message that takes no time
 
     def arriving(self) -> list[list[int]]:
@@ -96,8 +99,9 @@ def prepare(
     itemsize: int = 1,
     chunks: int = 1,
     adds: float = 1.0,
+    **coded: float,
 ) -> Program:
-    """The program of `schedule` on `nbytes` bytes, on `network`; `adds`: as of `simulate`."""
+    """The program of `schedule` on `nbytes` bytes, on `network`; the rest: as of `simulate`."""
     sent = messages(schedule, nbytes, itemsize, chunks)
     rounds = len(schedule.rounds) + 1
     ends = np.concatenate(
@@ -110,6 +114,8 @@ def prepare(
     cuts = np.searchsorted(by[order], np.arange(len(steps) + 1)).tolist()
     listed = order.tolist()
     long = sent.nbytes > network.eager_limit_B
+    first = np.searchsorted(steps // rounds, np.arange(schedule.size + 1))
+    encode, decode, begin_s = _coding(network, sent.nbytes, to, first, **coded)
     return Program(
         source=sent.source.tolist(),
         destination=sent.destination.tolist(),
@@ -118,11 +124,28 @@ def prepare(
         **_ways(network, sent.source, sent.destination, long, schedule.size),
         source_step=by.tolist(),
         destination_step=to.tolist(),
-        first=np.searchsorted(steps // rounds, np.arange(schedule.size + 1)).tolist(),
+        first=first.tolist(),
         sends=[listed[low:high] for low, high in pairwise(cuts)],
         receives=np.bincount(to, minlength=len(steps)).tolist(),
         sum_bytes=np.bincount(to, sent.nbytes * sent.reduce * adds, len(steps)).tolist(),
+        encode_s=encode.tolist(),
+        decode_s=decode.tolist(),
+        begin_s=begin_s,
     )
+
+
+def _coding(
+    network: Network, nbytes: np.ndarray, to: np.ndarray, first: np.ndarray,
+    encodes: float = 0.0, decodes: float = 0.0, codes: float = 0.0,
+) -> tuple[np.ndarray, np.ndarray, float]:  # fmt: skip
+    """Seconds before each message, in each step, and at the beginning. What a rank codes once it
+    does at its end where messages are encoded, as all is rounded there; else before all else."""
+    encode = network.encode_s_per_B * encodes * nbytes
+    decode = network.decode_s_per_B * np.bincount(to, decodes * nbytes, int(first[-1]))
+    once = network.encode_s_per_B * codes
+    if encodes:
+        decode[first[1:][first[1:] > first[:-1]] - 1] += once
+    return encode, decode, 0.0 if encodes else once
 
 
 def _ways(
@@ -166,5 +189,14 @@ def single(
 
 _NO_STEPS: dict = {
     name: []
-    for name in ("source_step", "destination_step", "first", "sends", "receives", "sum_bytes")
+    for name in (
+        "source_step",
+        "destination_step",
+        "first",
+        "sends",
+        "receives",
+        "sum_bytes",
+        "encode_s",
+        "decode_s",
+    )
 }

@@ -62,6 +62,7 @@ class Line:
         "busy",
         "leaving",
         "listening",
+        "looked",
         "looks",
         "now",
         "planned",
@@ -82,6 +83,7 @@ class Line:
         self.leaving = False  # its activity is over, and its end planned
         self.looks: Iterator[float] | None = None  # of a computation
         self.seconds = self.worked = self.since = 0.0  # so much was done at the time `since`
+        self.looked = 0.0  # seconds of a computation that its looks took
         self.planned = False  # a look is, for what has come since
         self.running: list[Collective] = []
         self.asked: list[tuple[int, Message]] = []  # handshakes to be answered at the next look

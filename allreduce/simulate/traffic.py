@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -36,17 +37,15 @@ class Traffic:
         self,
         schedule: Schedule,
         nbytes: Sizes,
-        itemsize: int = 1,
-        chunks: int = 1,
-        adds: float = 1.0,
+        **how: Any,
     ) -> Collective:
-        """An all-reduce of `nbytes` bytes in elements of `itemsize`, to be started by each rank."""
+        """An all-reduce of `nbytes` bytes, to be started by each rank; `how`: as of `prepare`."""
         size = len(self.processes)
         if schedule.size != size:
             raise AllreduceError(f"{schedule.name} is for {schedule.size} ranks, not {size}")
-        key, programs = (nbytes, itemsize, chunks, adds), self._played.setdefault(schedule, {})
+        key, programs = (nbytes, *how.items()), self._played.setdefault(schedule, {})
         if key not in programs:
-            programs[key] = prepare(schedule, nbytes, self.network, itemsize, chunks, adds)
+            programs[key] = prepare(schedule, nbytes, self.network, **how)
         program = programs[key]
         generator = np.random.default_rng([self._seed, next(self._made)])
         factors = lognormal(generator, self.network.noise, len(program.source)).tolist()

@@ -23,7 +23,7 @@ from mpisgd.experiment.arguments import add_arguments as add_options
 from mpisgd.experiment.arguments import from_arguments
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.models import HIDDEN
-from mpisgd.predict import calibration
+from mpisgd.predict import calibration, coding
 from mpisgd.predict.links import (
     Measured,
     alone,
@@ -40,6 +40,7 @@ from mpisgd.values import files, progress, tables
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import whole, wholes
 
+CODED = 15  # of coding a message, at most: each takes milliseconds
 DOUBTFUL = 2.0  # an interval that ends above so many times its beginning
 COLUMNS = ("quantity", "value", "unit", "ci_low", "ci_high", "repetitions")
 UNITS = {"latency_s": "s", "bandwidth_Bps": "B/s", "overhead_s": "s", "look_s": "s",
@@ -104,6 +105,7 @@ def _calibrate(
         words = habits(comm, hosts, found, repetitions, experiment.deadline_s)
         found |= alone(comm, np.dtype(experiment.dtype), repetitions, memory)
         staged = copies(memory, repetitions) if isinstance(memory, Device) else {}
+        coded = coding.measure(experiment.wire, min(repetitions, CODED))
         bar.update()
         own = []
         for batch in batches:
@@ -116,13 +118,14 @@ def _calibrate(
         rows = [
             *_rows(found | staged, steps),
             *({"quantity": k, "value": v} for k, v in words.items()),
+            *_coding_rows(coded),
         ]
         print(tables.render(COLUMNS, rows, arguments.format))
         _warn(found | staged | {f"step at batch {batch}": each for batch, each in steps.items()})
         if arguments.output is not None:
             path = Path(arguments.output)
             links = network_of(path.stem, found, hosts).with_(**words)
-            text = links.toml() + _notes(found, steps, experiment, hosts, staged)
+            text = links.toml() + _notes(found, steps, experiment, hosts, staged) + _coding(coded)
             files.write(path, text.encode())
     return 0
 
@@ -197,6 +200,25 @@ def _rows(found: dict[str, Measured], steps: dict[int, Measured]) -> list[dict[s
         speed = Measured(batch / value, batch / high, batch / low, repetitions)
         rows.append({"quantity": f"speed at batch {batch}", "unit": "samples/s", **_values(speed)})
     return rows
+
+
+def _coding_rows(
+    coded: Mapping[str, tuple[Measured, Measured]],
+) -> list[dict[str, Any]]:
+    return [
+        {"quantity": f"{what} {wire}", "unit": "s/B", **_values(each)}
+        for wire, pair in coded.items()
+        for what, each in zip(("encode", "decode"), pair, strict=True)
+    ]
+
+
+def _coding(coded: Mapping[str, tuple[Measured, Measured]]) -> str:
+    """The table of it: seconds to encode, and to decode, a byte of the values of each wire."""
+    lines = [f"\n[calibration.{coding.CODING}]  # [encode, decode], s/B of the values"]
+    lines += [
+        f"{json.dumps(wire)} = {[each.value for each in pair]}" for wire, pair in coded.items()
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _values(measured: Measured) -> dict[str, float]:

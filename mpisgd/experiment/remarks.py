@@ -14,7 +14,8 @@ from allreduce.wire import Wire
 from mpisgd.experiment import step_times, stragglers
 from mpisgd.experiment.arguments import is_given
 from mpisgd.experiment.experiment import Experiment
-from mpisgd.predict import calibration
+from mpisgd.experiment.virtual_time import virtual_network
+from mpisgd.predict import calibration, coding
 from mpisgd.training.effective import idle
 from mpisgd.values.schedules import AUTO
 
@@ -33,6 +34,8 @@ def tell_assumptions(
     lines += _vain_wire(experiment, dataset)
     if rank is None:
         lines += [*_free_time(experiment), *_calibrated(experiment)]
+        if experiment.network is not None:
+            lines += coding.free(virtual_network(experiment), experiment.wire)
         unused = () if experiment.step_time_from == experiment.network else (calibration.STEP,)
         lines += calibration.doubts(experiment.network, unused)
     _tell(lines)
