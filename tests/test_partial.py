@@ -248,7 +248,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"quorum": 0}, "quorum 0: a whole number >= 1, or solo, or majority, or all"),
     ({"wire": "topk:0.1"}, "--wire 'topk:0.1': in a format that rounds"),
     ({"late": "keep"}, "late 'keep': one of drop, add"),
-    ({"algorithm": "local", "quorum": "solo"}, "quorum 'solo': local has none; minibatch-partial"),
+    (
+        {"algorithm": "slowmo", "quorum": "solo"},
+        "quorum 'solo': slowmo has none; minibatch-",
+    ),
 ]
 
 

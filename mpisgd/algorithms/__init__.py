@@ -15,8 +15,8 @@ ALGORITHMS = {
     "minibatch": "mpisgd.algorithms.averaging:minibatch",
     "minibatch-overlap": "mpisgd.algorithms.overlap:overlap",
     "minibatch-partial": "mpisgd.algorithms.partial:partial",
-    "local": "mpisgd.algorithms.averaging:local",
-    "dasgd": "mpisgd.algorithms.averaging:dasgd",
+    "local": "mpisgd.algorithms.partial:local",
+    "dasgd": "mpisgd.algorithms.partial:dasgd",
     "slowmo": "mpisgd.algorithms.slowmo:slowmo",
     "diloco": "mpisgd.algorithms.diloco:diloco",
     "streaming-diloco": "mpisgd.algorithms.diloco:streaming",
@@ -66,7 +66,7 @@ def help(option: str) -> str:
     told = {
         name: f"{value:g}" if isinstance(value, float) else f"{value}"
         for name, value in takers.items()
-        if value is not NEEDED and value is not False
+        if value is not NEEDED and value is not False and value is not None
     }
     if said.endswith("]") or not told:
         return said

@@ -7,11 +7,10 @@ samples, and averaged models by the samples of the tau steps before.
 """
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mpisgd.algorithms.merges import MERGES
-from mpisgd.algorithms.options import Delay, Tau, Xi
-from mpisgd.values.options import one_of
+from mpisgd.algorithms.options import Delay, Merge, Tau, Xi
 
 if TYPE_CHECKING:
     from mpisgd.training.worker import Worker
@@ -49,7 +48,7 @@ def dasgd(
     tau: Tau = 4,
     delay: Delay = 1,
     xi: Xi = 0.25,
-    merge: Annotated[str, one_of(MERGES), "how an average enters"] = "convex",
+    merge: Merge = "convex",
 ) -> Run:
     """The average of x_k, k = 0 mod tau, is merged `delay` local steps later, after the update:
     x_k = xi y_k + (1 - xi) mean_m x_{k-delay}^m, y_k the parameters after the step's own update.

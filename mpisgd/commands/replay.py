@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from mpisgd.commands import replay_rounds
+from mpisgd.commands import replay_models, replay_rounds
 from mpisgd.experiment.experiment import Experiment
+from mpisgd.training.effective import averages
 from mpisgd.values import progress, tables
 from mpisgd.values.errors import UsageError
 
@@ -40,7 +41,7 @@ def _compared(file: str) -> dict[str, Any]:
 
     with read(file) as result:
         recorded = result.summary.get("parameters_sha256")
-        partial = result.config.get("algorithm") == replay_rounds.ALGORITHM
+        partial = "gradients" in result.steps
         if not isinstance(recorded, str) or not (partial or len(result.updates)):
             raise UsageError(file, None, "no complete run with parameter servers or partial rounds")
         experiment = experiment_of(result.config, file)
@@ -55,9 +56,13 @@ def _compared(file: str) -> dict[str, Any]:
 def _rounds(file: str, result: Any, experiment: Experiment, recorded: str) -> dict[str, Any]:
     schedule = replay_rounds.schedule_of(result, experiment)
     steps = {name: result.steps[name] for name in replay_rounds.NEEDED if name in result.steps}
-    replayed = replay_rounds.replay_rounds(experiment, steps, schedule)
-    gradients = steps["gradients"]
-    return _row(file, experiment, len(gradients), int(gradients.sum()), recorded, replayed)
+    gradients = replay_rounds.checked(steps)
+    if experiment.algorithm == replay_rounds.ALGORITHM:
+        replayed, updates = replay_rounds.replay_rounds(experiment, steps, schedule), len(gradients)
+    else:
+        replayed = replay_models.replay_models(experiment, steps, schedule)
+        updates = averages(result.config, len(gradients))
+    return _row(file, experiment, updates, int(gradients.sum()), recorded, replayed)
 
 
 def _row(

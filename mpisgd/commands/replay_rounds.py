@@ -44,15 +44,20 @@ def replay_rounds(
 
     Raises UsageError if the rows are missing or make no sense.
     """
-    for name in NEEDED:
-        if name not in steps or not len(steps[name]):
-            raise UsageError(f"/steps/{name}", None, "is needed, and was not recorded")
-    brought, age = np.asarray(steps["gradients"]), np.asarray(steps["staleness"])
+    brought, age = checked(steps), np.asarray(steps["staleness"])
     late = np.arange(1, len(age) + 1)[:, None] - age
     if ((brought < 0) | (brought > 2) | ((brought > 0) & ((age < 0) | (late < 1)))).any():
         allowed = "tell of 0, 1 or 2 gradients, none from before the first step"
         raise UsageError("/steps/gradients", None, allowed)
     return _Replay(experiment, schedule).run(brought, age)
+
+
+def checked(steps: Mapping[str, np.ndarray]) -> np.ndarray:
+    """/steps/gradients. UsageError if a column that is needed is missing."""
+    for name in NEEDED:
+        if name not in steps or not len(steps[name]):
+            raise UsageError(f"/steps/{name}", None, "is needed, and was not recorded")
+    return np.asarray(steps["gradients"])
 
 
 class _Replay:
@@ -95,7 +100,7 @@ class _Replay:
 
     def _bring(self, rank: int, step: int, count: int, age: int) -> int:
         """Into what the rank sends; the samples that it stands for."""
-        from mpisgd.training.rounds import scale
+        from mpisgd.training.quorum import scale
 
         worker, sent, samples = self.workers[rank], self.sent[rank].flat, 0
         sent[...] = 0
@@ -125,7 +130,7 @@ class _Replay:
 
     def _update(self, step: int, samples: int) -> None:
         from allreduce.evaluate import evaluate
-        from mpisgd.training.rounds import scale
+        from mpisgd.training.quorum import scale
 
         first, sent = self.workers[0], [each.buffer for each in self.sent]
         evaluate(self.schedule, sent, mean=True, wire=self.wire or None, errors=self.errors)

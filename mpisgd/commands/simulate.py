@@ -18,14 +18,8 @@ from allreduce.network import DUPLEX, PRESETS, PROGRESS, SHARING, Network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simgrid
 from allreduce.simulate.msccl import msccl
-<<<<<<< HEAD
-from mpisgd.predict import allreduces, calibration, networks
+from mpisgd.predict import allreduces, calibration, coding, networks
 from mpisgd.predict.allreduces import COLUMNS, CROSSED, Conditions
-=======
-from allreduce.simulate.program import Messages, messages, prepare
-from allreduce.wire import Carried, Wire
-from mpisgd.predict import calibration, coding
->>>>>>> c1275a0 (What --wire's coding takes is measured by calibrate, priced in virtual time and by simulate, and told where it is not known)
 from mpisgd.store import arrival
 from mpisgd.store.lock import save
 from mpisgd.store.target import check_apart, check_not_read, check_target, names
@@ -41,28 +35,6 @@ MOST_AVERAGES = 100  # of a run, in turn, where nobody says how many
 MOST_RANKS = 8192  # as with `train --virtual`: the transfers of a ring grow with the square
 MOST_CROSSED = 256  # each is a thread in SimGrid
 THOUSAND = 1000  # a bare K, M, G is decimal here: 102M is the 102e6 bytes of the DaSGD paper
-<<<<<<< HEAD
-=======
-
-COLUMNS = (
-    "algorithm",
-    "ranks",
-    "bytes",
-    "wire",
-    "network",
-    "rounds",
-    "messages",
-    "busiest_B",
-    "median_s",
-    "p10_s",
-    "p90_s",
-    "first_s",
-    "coding_s",
-    "algbw_GBps",
-    "busbw_GBps",
-)
-CROSSED = ("simgrid_s", "difference")  # more of them, with --cross
->>>>>>> c1275a0 (What --wire's coding takes is measured by calibrate, priced in virtual time and by simulate, and told where it is not known)
 CROSS = {"simgrid": "raw", "simgrid:LV08": "LV08"}  # SimGrid's models by what --cross names
 
 
@@ -218,41 +190,20 @@ def _cross(arguments: argparse.Namespace, cases: list[tuple[Schedule, int]]) -> 
     return model
 
 
-<<<<<<< HEAD
-=======
-def _crossed(
-    conditions: "Conditions", chosen: Network, cases: list[tuple[Schedule, int]], model: str
-) -> list[float]:
-    """Median seconds of each case in SimGrid, as in column median_s."""
-    played, lasts = [], []
-    for schedule, nbytes in cases:
-        schedule, travels = conditions.carried(schedule, nbytes)
-        program = prepare(schedule, network=chosen, chunks=conditions.chunks, **travels._asdict())
-        for start, last in conditions.starts(schedule.size):
-            played.append(simgrid.Case(program, start.tolist()))
-            lasts.append(last)
-    ends = [each.max() for each in simgrid.play(played, chosen, model)]
-    return np.median((np.array(ends) - lasts).reshape(len(cases), -1), axis=1).tolist()
-
-
->>>>>>> c1275a0 (What --wire's coding takes is measured by calibrate, priced in virtual time and by simulate, and told where it is not known)
 def _network(arguments: argparse.Namespace) -> Network:
     changes = {}
     for option, override in OVERRIDES.items():
         text = getattr(arguments, option[2:].replace("-", "_"))
         if text is not None:
             changes[override.field] = override.parse(text, option)
-    base = networks.find(arguments.network)
+    wire = _wire(arguments)
+    base = coding.priced(networks.find(arguments.network), arguments.network, wire)
     try:
-<<<<<<< HEAD
-=======
-        base = coding.priced(network(arguments.network), arguments.network, _wire(arguments))
->>>>>>> c1275a0 (What --wire's coding takes is measured by calibrate, priced in virtual time and by simulate, and told where it is not known)
         chosen = base.with_(**changes)
     except AllreduceError as mistake:
         raise UsageError("--network", arguments.network, str(mistake)) from None
     calibration.tell(arguments.network, unused={*changes, calibration.STEP})
-    for line in coding.free(chosen, _wire(arguments)):
+    for line in coding.free(chosen, wire):
         print(f"mpisgd simulate: note: {line}", file=sys.stderr)
     return chosen if chosen == base else _starred(base, chosen)
 
@@ -315,59 +266,8 @@ def _conditions(arguments: argparse.Namespace) -> Conditions:
         _wire(arguments),
         arrivals,
     )
-<<<<<<< HEAD
-=======
 
 
 def _wire(arguments: argparse.Namespace) -> str | None:
     text = arguments.wire
     return None if text is None else Kind(ALLOWED, known).read("--wire", text)
-
-
-def _row(
-    conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
-) -> dict[str, Any]:
-    last, first = conditions.ends(schedule, nbytes, chosen)
-    median, low, high = np.percentile(last, (50, 10, 90)).tolist()
-    name = schedule.name
-    schedule, travels = conditions.carried(schedule, nbytes)
-    sent = messages(schedule, travels.nbytes, travels.itemsize, chunks=conditions.chunks)
-    rate = nbytes / median / 1e9 if median else math.nan
-    ranks = schedule.size
-    return {
-        "algorithm": name,
-        "ranks": ranks,
-        "bytes": nbytes,
-        "wire": conditions.wire,
-        "network": chosen.name,
-        "rounds": len(schedule.rounds),
-        "messages": len(sent.source),
-        "busiest_B": int(np.bincount(sent.source, sent.nbytes, ranks).max()),
-        "median_s": median,
-        "p10_s": low,
-        "p90_s": high,
-        "first_s": float(np.median(first)),
-        "coding_s": _coding_s(travels, chosen, sent, ranks),
-        "algbw_GBps": rate,
-        "busbw_GBps": rate * 2 * (ranks - 1) / ranks if ranks > 1 else math.nan,
-    }
-
-
-def _coding_s(travels: Carried, chosen: Network, sent: Messages, ranks: int) -> float:
-    """Seconds that the rank with most to code codes."""
-    out, into = (np.bincount(end, sent.nbytes, ranks) for end in (sent.source, sent.destination))
-    once = travels.codes if len(sent.nbytes) else 0.0
-    encode = chosen.encode_s_per_B * (travels.encodes * out + once)
-    return float((encode + chosen.decode_s_per_B * travels.decodes * into).max())
-
-
-def _write_goal(
-    path: str, conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
-) -> None:
-    schedule, travels = conditions.carried(schedule, nbytes)
-    text = goal(
-        schedule, travels.nbytes, sum_s_per_B=chosen.sum_s_per_B, itemsize=travels.itemsize,
-        chunks=conditions.chunks, adds=travels.adds,
-    )  # fmt: skip
-    save(path, text.encode("ascii"), "--goal")
->>>>>>> c1275a0 (What --wire's coding takes is measured by calibrate, priced in virtual time and by simulate, and told where it is not known)

@@ -154,7 +154,7 @@ def _checked(
             resumes = saving is not None and saving.resume is not None
             check_target(target.path, target.overwrite, resume=resumes)
         if target.workload is not None:
-            fixed = averages(experiment) and experiment.algorithm != "minibatch-partial"
+            fixed = averages(experiment) and not experiment.partial
             workload.check(target.workload, target, saving, world, fixed)
         if saving is not None and given.pull not in (None, "answer", "sparse"):
             raise UsageError("--pull", given.pull, "only answer or sparse in a run that is saved")

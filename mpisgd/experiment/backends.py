@@ -32,8 +32,11 @@ def unfitting(experiment: "Experiment") -> Iterator[UsageError]:
         yield UsageError("--wire", experiment.wire, here)
     if experiment.pull not in (None, "answer"):
         yield UsageError("--pull", experiment.pull, f"{here}: parameters come with answers")
-    if experiment.algorithm == "minibatch-partial":
-        yield UsageError("--algorithm", experiment.algorithm, f"{here}: rounds begin at its looks")
+    if experiment.partial:
+        flag = "algorithm" if experiment.algorithm == "minibatch-partial" else "quorum"
+        yield UsageError(
+            f"--{flag}", getattr(experiment, flag), f"{here}: rounds begin at its looks"
+        )
     if experiment.push not in (None, "whole"):
         yield UsageError("--push", experiment.push, f"{here}: a gradient leaves whole")
 

@@ -70,6 +70,10 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
         ):
             if fails:
                 yield UsageError(flag, value, "only with --pull answer")
+    if e.late is not None and not e.partial:
+        yield UsageError(
+            "--late", e.late, "needs --quorum: nobody is late where all are waited for"
+        )
     if e.patience is not None and e.timeout_s != "auto":
         yield UsageError("--patience", e.patience, "only with --timeout auto")
     if e.prefetch and e.requeue:
@@ -84,7 +88,7 @@ def _uncompressible(e: "Experiment") -> Iterator[UsageError]:
     if e.algorithm in KEEPING:
         allowed = f"for averages that all ranks go on from; {e.algorithm} keeps ranks apart"
         yield UsageError("--wire", e.wire, allowed)
-    if e.algorithm == "minibatch-partial":
+    if e.partial:
         allowed = "in a format that rounds: what one leaves out would come without its gradient"
         yield UsageError("--wire", e.wire, allowed)
     if e.initial == "own":

@@ -46,6 +46,7 @@ class Experiment:
     merge: str | None = _taken("merge")
     bucket_bytes: int | None = _taken("bucket_bytes")
     quorum: int | str | None = _taken("quorum")
+    late: str | None = _taken("late")
     backups: int | None = _taken("backups")
     group: int | None = _taken("group")
     timeout_s: float | str | None = _taken("timeout_s")
@@ -332,6 +333,11 @@ class Experiment:
         if "group" in OPTIONS[self.algorithm]:
             named["group"] = self.group or workers
         return named
+
+    @property
+    def partial(self) -> bool:
+        """Whether rounds of its averages may begin without those who are late."""
+        return self.algorithm == "minibatch-partial" or self.quorum not in (None, "all")
 
     @property
     def workers(self) -> int:

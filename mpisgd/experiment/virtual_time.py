@@ -4,12 +4,7 @@ from allreduce.network import Network
 from allreduce.schedule import Schedule
 from mpisgd.experiment.experiment import Experiment
 from mpisgd.experiment.stragglers import StepTimer, step_timer
-<<<<<<< HEAD
-from mpisgd.predict import networks
-=======
-from mpisgd.predict import coding
-from mpisgd.values.errors import UsageError
->>>>>>> c1275a0 (What --wire's coding takes is measured by calibrate, priced in virtual time and by simulate, and told where it is not known)
+from mpisgd.predict import coding, networks
 from mpisgd.values.schedules import build
 
 VIRTUAL_STEP_S = 1e-3  # seconds of a virtual step when --step-time does not say
@@ -23,15 +18,8 @@ def virtual_steps(experiment: Experiment) -> StepTimer:
 
 def virtual_network(experiment: Experiment) -> Network:
     """The network that `--network` names, with `--progress perfect` if asked for."""
-<<<<<<< HEAD
     named = networks.find(experiment.network or "ideal")
-=======
-    try:
-        named = network(experiment.network or "ideal")
-    except AllreduceError as error:
-        raise UsageError("--network", None, str(error)) from None
     named = coding.priced(named, experiment.network, experiment.wire)
->>>>>>> c1275a0 (What --wire's coding takes is measured by calibrate, priced in virtual time and by simulate, and told where it is not known)
     return named.with_(progress="perfect") if experiment.progress == "perfect" else named
 
 

@@ -20,12 +20,14 @@ from mpisgd.predict.epoch import (
     StepCost,
     check_delay,
     check_merge,
+    check_quorum,
     delay_rule,
     even_buckets,
     overlap_cost,
     rhythm,
     rhythm_cost,
 )
+from mpisgd.predict.partial import TAKERS
 from mpisgd.training.effective import effective_share
 from mpisgd.values.quantities import number
 
@@ -136,6 +138,8 @@ def advise(
     if workers == 1:
         allreduce_s = 0.0  # no one to average with
     check_merge(xi, merge)
+    conditions = conditions or Conditions()
+    check_quorum(conditions.quorum, workers)
     share = effective_share(tau, delay, xi, merge)
     even = parts is None
     if parts is None or ready_s is None or part_s is None:
@@ -150,10 +154,15 @@ def advise(
         found = rhythm(name, tau, delay)
         t_c = pair_s if found.pairs else allreduce_s
         whole = t_c if found.parts == 1 else part_s(nbytes / found.parts)
-        cost = rhythm_cost(step_s, whole, workers, found, conditions)
+        own_conditions = conditions.of(name)
+        cost = rhythm_cost(step_s, whole, workers, found, own_conditions)
         cost = overlap if name == "minibatch-overlap" else cost
-        rows.append(_row(name, cost, found.tau, shares.get(name, 1.0), t_c))
+        worth = shares.get(name, 1.0) * own_conditions.in_time(workers)
+        rows.append(_row(name, cost, found.tau, worth, t_c))
     own = _own_options(tau, delay, xi, merge, bucket)
+    if conditions.quorum is not None:
+        for name in TAKERS:
+            own[name] = [*own.get(name, []), "--quorum", str(conditions.quorum)]
     for row in rows:
         row["command"] = _command(workers, row["algorithm"], own, allreduce, batch, settings)
     within = [delay_rule(step_s, allreduce_s * (1 + sign * spread), workers) for sign in (-1, 1)]

@@ -11,7 +11,7 @@ from allreduce.network import Network
 from allreduce.schedule import Schedule
 from allreduce.simulate import simgrid, simulate
 from allreduce.simulate.goal import goal
-from allreduce.simulate.program import messages, prepare
+from allreduce.simulate.program import Messages, messages, prepare
 from allreduce.wire import Carried, Wire
 
 COLUMNS = (
@@ -27,6 +27,7 @@ COLUMNS = (
     "p10_s",
     "p90_s",
     "first_s",
+    "coding_s",
     "algbw_GBps",
     "busbw_GBps",
 )
@@ -82,8 +83,8 @@ def row(conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
     last, first = conditions.ends(schedule, nbytes, chosen)
     median, low, high = np.percentile(last, (50, 10, 90)).tolist()
     name = schedule.name
-    schedule, (octets, width, _) = conditions.carried(schedule, nbytes)
-    sent = messages(schedule, octets, width, chunks=conditions.chunks)
+    schedule, travels = conditions.carried(schedule, nbytes)
+    sent = messages(schedule, travels.nbytes, travels.itemsize, chunks=conditions.chunks)
     rate = nbytes / median / 1e9 if median else math.nan
     ranks = schedule.size
     return {
@@ -99,9 +100,18 @@ def row(conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int
         "p10_s": low,
         "p90_s": high,
         "first_s": float(np.median(first)),
+        "coding_s": _coding_s(travels, chosen, sent, ranks),
         "algbw_GBps": rate,
         "busbw_GBps": rate * 2 * (ranks - 1) / ranks if ranks > 1 else math.nan,
     }
+
+
+def _coding_s(travels: Carried, chosen: Network, sent: Messages, ranks: int) -> float:
+    """Seconds that the rank with most to code codes."""
+    out, into = (np.bincount(end, sent.nbytes, ranks) for end in (sent.source, sent.destination))
+    once = travels.codes if len(sent.nbytes) else 0.0
+    encode = chosen.encode_s_per_B * (travels.encodes * out + once)
+    return float((encode + chosen.decode_s_per_B * travels.decodes * into).max())
 
 
 def crossed(
@@ -110,8 +120,8 @@ def crossed(
     """Median seconds of each case in SimGrid's `model`, as in column median_s."""
     played, lasts = [], []
     for schedule, nbytes in cases:
-        schedule, (octets, width, adds) = conditions.carried(schedule, nbytes)
-        program = prepare(schedule, octets, chosen, width, conditions.chunks, adds)
+        schedule, travels = conditions.carried(schedule, nbytes)
+        program = prepare(schedule, network=chosen, chunks=conditions.chunks, **travels._asdict())
         for start, last in conditions.starts(schedule.size):
             played.append(simgrid.Case(program, start.tolist()))
             lasts.append(last)
@@ -121,8 +131,8 @@ def crossed(
 
 def goal_text(conditions: Conditions, chosen: Network, schedule: Schedule, nbytes: int) -> str:
     """The schedule as LogGOPSim reads it."""
-    schedule, (octets, width, adds) = conditions.carried(schedule, nbytes)
+    schedule, travels = conditions.carried(schedule, nbytes)
     return goal(
-        schedule, octets, sum_s_per_B=chosen.sum_s_per_B, itemsize=width, chunks=conditions.chunks,
-        adds=adds,
+        schedule, travels.nbytes, sum_s_per_B=chosen.sum_s_per_B, itemsize=travels.itemsize,
+        chunks=conditions.chunks, adds=travels.adds,
     )  # fmt: skip

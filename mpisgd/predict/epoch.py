@@ -11,20 +11,23 @@ one after another, while backward goes on: the baseline that delayed averaging m
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
 
 from allreduce.pairs import partners
+from mpisgd.predict import partial
 from mpisgd.predict.paleo import FLOAT_BYTES, StepTime
 from mpisgd.training.effective import MERGES
 from mpisgd.values.errors import UsageError
 from mpisgd.values.quantities import number, whole
 
 PAPER = ("minibatch", "minibatch-overlap", "local", "dasgd")
-RELATED = ("slowmo", "diloco", "post-local", "streaming-diloco", "easgd", "gossip")
+RELATED = (
+    "minibatch-partial", "slowmo", "diloco", "post-local", "streaming-diloco", "easgd", "gossip",
+)  # fmt: skip
 ALGORITHMS = (*PAPER, *RELATED)
 FRAGMENTS = 2  # of streaming-diloco, as `train` has it
 RULE_TOLERANCE = 1e-9
@@ -38,12 +41,24 @@ class Conditions:
 
     progress: the share of t_c that can overlap with computation (1: all). slowdown: how much
     longer computation takes while a communication is in flight (0: not at all; 0.1: 10 %).
-    noise: standard deviation / mean of a rank's step time, log-normal, independent.
+    noise: standard deviation / mean of a rank's step time, log-normal, independent. quorum: ranks
+    that a round waits for, a number or a word of `train --quorum`; None: as the algorithm has it.
     """
 
     progress: float = 1.0
     slowdown: float = 0.0
     noise: float = 0.0
+    quorum: str | int | None = None
+
+    def of(self, algorithm: str) -> "Conditions":
+        """With what `algorithm` waits for."""
+        default = partial.TAKERS.get(algorithm, partial.ALL)
+        given = self.quorum if algorithm in partial.TAKERS else None
+        return replace(self, quorum=default if given is None else given)
+
+    def in_time(self, workers: int) -> float:
+        """The share of the ranks whose work is in a round."""
+        return partial.in_time(self.quorum, workers, self.noise)
 
     def __post_init__(self) -> None:
         number("--progress-share", self.progress, high=1.0)
@@ -118,6 +133,12 @@ def check_delay(tau: int, delay: int) -> None:
         raise UsageError("--delay", delay, f"at most tau = {tau}; raise --tau or take auto")
 
 
+def check_quorum(quorum: str | int | None, workers: int) -> None:
+    """UsageError for more than there are."""
+    if isinstance(quorum, int) and quorum > workers:
+        raise UsageError("--quorum", quorum, f"at most the ranks, {workers}")
+
+
 def check_merge(xi: float, merge: str) -> None:
     """UsageError for a share of the own parameters, or a merge, that there is not."""
     number("--xi", xi, high=1.0)
@@ -147,6 +168,7 @@ def averaging_cost(
     """
     check_times(step_s, allreduce_s)
     conditions = conditions or Conditions()
+    waits = partial.needed(conditions.quorum, workers)
     window = min(delay, tau) * step_s
     background = conditions.progress * allreduce_s
     slow = conditions.slowdown
@@ -154,7 +176,11 @@ def averaging_cost(
     slowed = slow * min(window, background / (1 + slow))
     noise = 0.0
     if conditions.noise > 0 and workers > 1:
-        noise = _noise_wait(step_s, allreduce_s, workers, tau, delay, conditions, pairs)
+        if delay == 0 and waits != workers:
+            steps = partial.begins(conditions.quorum, workers, conditions.noise, tau)
+            noise = step_s * (steps - tau) / tau
+        else:
+            noise = _noise_wait(step_s, allreduce_s, workers, tau, delay, conditions, pairs)
     exposed = (allreduce_s - background + stall) / tau
     return StepCost(step_s, exposed, slowed / tau, noise)
 
@@ -169,7 +195,7 @@ def rhythm(algorithm: str, tau: int, delay: int) -> Rhythm:
         return Rhythm(tau, delay, pairs=True)
     if algorithm in ("dasgd", "streaming-diloco"):
         return Rhythm(tau, delay, FRAGMENTS if algorithm == "streaming-diloco" else 1)
-    return Rhythm(1, 0) if algorithm in ("minibatch", "minibatch-overlap") else Rhythm(tau, 0)
+    return Rhythm(1, 0) if algorithm.startswith("minibatch") else Rhythm(tau, 0)
 
 
 def rhythm_cost(
@@ -249,15 +275,37 @@ def _noise_wait(
     pairs: bool = False,
 ) -> float:  # fmt: skip
     """Mean seconds a step waits for slower ranks, beyond the stall of equal ranks: a seeded
-    simulation of every rank's clock, as an average is ready t_c after its last rank started."""
+    simulation of every rank's clock, as an average is ready t_c after its last rank started; or,
+    of a quorum, after so many have, where the others skip what they have not done."""
     generator = np.random.default_rng(0)
     variance = np.log1p(conditions.noise**2)
     shape = (NOISE_ROUNDS, tau, workers)
     factors = generator.lognormal(-variance / 2, np.sqrt(variance), shape)
     pending = conditions.progress * allreduce_s
+    waits = partial.needed(conditions.quorum, workers)
+    drawn = generator.integers(workers, size=NOISE_ROUNDS)
+    if waits != workers:
+        steps = step_s * factors
+        took = _mean_round(steps, pending, min(delay, tau), waits, drawn)
+        return took / tau - step_s - max(0.0, pending - min(delay, tau) * step_s) / tau
     noisy = _mean_wait(step_s * factors, pending, min(delay, tau), pairs)
     equal = max(0.0, pending - min(delay, tau) * step_s)
     return max(0.0, noisy - equal) / tau
+
+
+def _mean_round(
+    steps: np.ndarray, flight_s: float, delay: int, waits: int, drawn: np.ndarray
+) -> float:
+    """Mean seconds of a round of `steps` [round, step of the round, rank] that begins when so many
+    ranks have come, or with 0 the one that is drawn for it; who has not come skips the rest."""
+    before, after = steps[:, :delay].sum(axis=1), steps[:, delay:].sum(axis=1)
+    clock = np.zeros(steps.shape[2])
+    began = []
+    for r in range(len(steps)):
+        began.append(np.sort(clock)[waits - 1] if waits else clock[drawn[r]])
+        clock = np.maximum(np.minimum(clock, began[r]) + before[r], began[r] + flight_s) + after[r]
+    half = len(began) // 2
+    return float(began[-1] - began[half]) / (len(began) - 1 - half)
 
 
 def _mean_wait(steps: np.ndarray, flight_s: float, delay: int, pairs: bool = False) -> float:

@@ -5,15 +5,18 @@ from typing import Any
 
 from allreduce.compress import ALLOWED, known
 from allreduce.network import PRESETS, Network, NetworkError
+from mpisgd.algorithms import DECLARED
 from mpisgd.predict import calibration, devices, networks
 from mpisgd.predict.costs import ROUNDING
 from mpisgd.predict.epoch import Conditions
 from mpisgd.predict.paleo import COMPUTE
+from mpisgd.predict.partial import TAKERS
 from mpisgd.training.effective import MERGES
 from mpisgd.values import quantities
 from mpisgd.values.errors import UsageError
 from mpisgd.values.options import Kind
 
+QUORUM = DECLARED["quorum"]
 # Fields of networks that the closed forms do not see.
 NOT_SEEN = {"look_s", "burst_B", "eager_limit_B", calibration.STEP}
 
@@ -54,6 +57,7 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
     add("--progress-share", default="1", metavar="SHARE", help="of t_c that can overlap (1)")
     add("--slowdown", default="0", metavar="X", help="of computation beside communication (0)")
     add("--noise", default="0", metavar="X", help="deviation / mean of a rank's step time (0)")
+    add("--quorum", metavar="Q", help=f"of {', '.join(TAKERS)}: {QUORUM.help} (as they have it)")
     add("--tau", default="auto", metavar="N", help="steps between averages (auto: d + 1)")
     add("--xi", default="0.25", metavar="X", help="share of the own parameters in a merge (0.25)")
     add("--merge", default="convex", help=f"one of {', '.join(MERGES)} (convex)")
@@ -89,6 +93,7 @@ def conditions(arguments: argparse.Namespace) -> Conditions:
         quantities.number("--progress-share", arguments.progress_share, high=1.0),
         quantities.number("--slowdown", arguments.slowdown),
         quantities.number("--noise", arguments.noise, high=100.0),
+        None if arguments.quorum is None else QUORUM.kind.read("--quorum", arguments.quorum),
     )
 
 

@@ -74,6 +74,7 @@ class Study:
                 raise UsageError("--wire", self.wire, allowed)
         for workers in self.workers:
             self.local_batch(workers)
+            epoch.check_quorum(self.conditions.quorum, workers)
 
     def local_batch(self, workers: int) -> int:
         """Samples a worker and step: of the slowest worker where the batch does not divide."""
@@ -171,7 +172,7 @@ class Case:
         """The cost of a step of `algorithm`, and its tau and d."""
         rhythm = epoch.rhythm(algorithm, *self.rhythm)
         tau, delay, *_ = rhythm
-        conditions = self.study.conditions
+        conditions = self.study.conditions.of(algorithm)
         if algorithm == "minibatch-overlap":
             parts = epoch.buckets(
                 self.step, self.study.message_bytes(self.net), self.study.bucket_bytes
@@ -187,11 +188,12 @@ class Case:
         return cost, tau, delay
 
     def share(self, algorithm: str, tau: int, delay: int) -> float:
-        """Effective steps / steps of `algorithm`."""
+        """Effective steps / steps of `algorithm`, those apart that miss their round."""
+        in_time = self.study.conditions.of(algorithm).in_time(self.workers)
         if algorithm not in DELAYED:
-            return 1.0
+            return in_time
         merge = self.study.merge if algorithm == "dasgd" else "convex"
-        return effective_share(tau, delay, self.study.xi, merge)
+        return in_time * effective_share(tau, delay, self.study.xi, merge)
 
 
 def cases(study: Study) -> Iterator[Case]:
@@ -248,6 +250,7 @@ def assumptions(study: Study) -> dict[str, Any]:
         "progress_share": conditions.progress,
         "slowdown": conditions.slowdown,
         "noise": conditions.noise,
+        "quorum": conditions.quorum,
     }
 
 

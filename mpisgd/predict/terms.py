@@ -35,6 +35,8 @@ TERMS = {
     "progress_share": "share of t_c that can overlap with computation",
     "slowdown": "by how much longer computation takes while communication is in flight (0.1: 10 %)",
     "noise": "standard deviation / mean of a rank's step time (log-normal, independent)",
+    "quorum": "ranks that a round of minibatch-partial, local and dasgd waits for: a number, solo, "
+    "majority (one that is drawn) or all; none: majority for the first, all for the others",
     "parameters": "trainable parameters, biases and normalisation included",
     "forward_s": "seconds of the forward pass of one step",
     "backward_s": "seconds of the backward pass of one step",
@@ -58,7 +60,8 @@ TERMS = {
     "iterations": "steps of one epoch: ceil(samples / global batch)",
     "exposed_s": "seconds of a step, on average, that wait for communication",
     "slowed_s": "seconds of a step, on average, by which communication in flight slows computation",
-    "noise_s": "seconds of a step, on average, that wait for slower ranks",
+    "noise_s": "seconds of a step, on average, that wait for slower ranks; below 0 where a round "
+    "begins before a step of average length is over",
     "step_s": "seconds of one step: compute_s + exposed_s + slowed_s + noise_s",
     "round_s": "seconds from one average to the next: tau * step_s",
     "round_bytes": "bytes that a round averages: those of the parameters, whatever the algorithm, "

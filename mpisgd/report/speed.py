@@ -27,12 +27,24 @@ def speed(run: Run) -> dict[str, Any]:
 
 
 def worth(run: Run) -> float:
-    """Effective steps of those that the run did: what outlives its merges; of partial rounds, as
-    many as all ranks would need for the gradients that were used."""
+    """Effective steps of those that the run did: what outlives its merges; of partial rounds, in
+    the share of the ranks' steps that have entered them."""
     done = speed(run)["steps"]
-    if "gradients" in run.steps:
-        return float(run.steps["gradients"][:done].sum()) / run.ranks
-    return effective_steps(run.config, done)
+    effective = effective_steps(run.config, done)
+    if "gradients" not in run.steps or not done:
+        return effective
+    whole = done * run.ranks
+    return effective * (whole - _lost(run, done)) / whole
+
+
+def _lost(run: Run, done: int) -> int:
+    """Of the first `done` steps of all ranks: those that they skipped, or did in vain, before a
+    partial round whose mean has come. A round of models tells at its merge, `delay` steps later."""
+    gradients, used = (run.steps[name][:done].astype(int) for name in ("gradients", "used"))
+    tau, delay = run.config.get("tau") or 1, run.config.get("delay") or 0
+    told = np.arange(tau + delay, done + 1, tau)  # the steps in whose rows it is
+    entered = np.add.reduceat(gradients, np.arange(0, done, tau))[: len(told)]
+    return int((tau - entered * (used[told - 1] == 1)).sum())
 
 
 def effective_share(run: Run) -> float:

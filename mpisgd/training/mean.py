@@ -93,6 +93,11 @@ class Mean:
         self.worker.mean_gradient |= self.result is self.worker.gradient
         return self.result.flat
 
+    @property
+    def arrived(self) -> bool:
+        """Whether it was drained, and only has to be waited for."""
+        return self.in_flight and self._arrived
+
     def drain(self) -> Steps:
         """Let it arrive, if it is in flight, and keep it until it is waited for; what its signals
         say is heard at once, and only once."""

@@ -49,6 +49,9 @@ class Interrupts(Protocol):
     def answer(self) -> Generator[None, None, bool]:
         """What is done then; whether the computation goes on."""
 
+    def rested(self) -> None:
+        """All ranks have lined up, with nothing on its way."""
+
     def awaited(self) -> str:
         """Who waits for whom, while it is not due."""
 

@@ -15,16 +15,17 @@ from mpisgd.models import Model
 from mpisgd.training.buckets import borders
 from mpisgd.training.gradient import GradientWorker, finite
 from mpisgd.training.mean import Mean
+from mpisgd.training.model_rounds import ModelRounds
 from mpisgd.training.optimisers import EMA, Optimiser
 from mpisgd.training.pairs import PairMean
 from mpisgd.training.parameters import Parameters
 from mpisgd.training.report import PARAMETERS
-from mpisgd.training.rounds import Rounds
+from mpisgd.training.rounds import GradientRounds
 from mpisgd.training.site import Site
 from mpisgd.values.errors import NotFinite
 
 Steps = Generator[None, None, None]
-M = TypeVar("M", bound=Mean)
+NamedMean = TypeVar("NamedMean", bound=Mean)
 
 
 class Worker(GradientWorker):
@@ -70,6 +71,7 @@ class Worker(GradientWorker):
         self.partner: int | None = None  # whom it has met in this step, of pairs; -1 for nobody
         self.means: list[Mean] = []  # in the order in which they were named
         self.kept: dict[str, np.ndarray] = {}  # what the algorithm carries on, see `keep`
+        self.recorded: Callable[..., ModelRounds] | None = None  # instead of rounds as they come
         self.samples_used: np.ndarray | None = None  # so far, where that is not all
         self._used_until: dict[int, int] = {}  # by step, where it was evaluated
         self._checked_equal = True  # `equal`, at the last check of the parameters
@@ -173,6 +175,8 @@ class Worker(GradientWorker):
         self._note(is_finite(self.state()))
         yield from self.site.rest(self)
         self.rests.rested(self.site.now())
+        if self.site.interrupts is not None:
+            self.site.interrupts.rested()
 
     def state(self) -> dict[str, Any]:
         """What the rest of the run depends on, at a rest: see checkpoint.state."""
@@ -202,6 +206,8 @@ class Worker(GradientWorker):
         copy_into(self.optimiser.state(), state.get("optimiser", {}), "optimiser")
         if self.ema is not None:
             copy_into(self.ema.state(), state.get("ema", {}), "moving average")
+        if (used := state.get("kept", {}).get("samples used")) is not None:
+            self.samples_used = np.array(used)  # also where the run has ended, and nothing is named
         self._saved = state
 
     def _check(self) -> None:
@@ -259,9 +265,16 @@ class Worker(GradientWorker):
         """Samples of all ranks that have entered the parameters at an evaluation after `step`."""
         return self._used_until.get(step, self.sampler.samples_until(step))
 
-    def rounds(self, quorum: str | int, late: str) -> Rounds:
+    def rounds(self, quorum: str | int, late: str) -> GradientRounds:
         """Averages of gradients without those who are late. Ask once, before the loop."""
-        return Rounds(self, quorum, late)
+        return GradientRounds(self, quorum, late)
+
+    def model_rounds(
+        self, tau: int, quorum: str | int, late: str | None, *, keep_started: bool = False
+    ) -> ModelRounds:
+        """The same of parameters, every `tau` steps. Ask once, before the loop."""
+        make = ModelRounds if self.recorded is None else self.recorded
+        return make(self, tau, quorum, late, keep_started)
 
     def mean(
         self,
@@ -273,14 +286,14 @@ class Worker(GradientWorker):
     ) -> Mean:
         """An average of `source` over all ranks, to be started as often as needed. Name it once,
         before the loop, in the same order on every rank."""
-        return self._named(Mean(self, source, in_place, keep_started, lows))
+        return self.name(Mean(self, source, in_place, keep_started, lows))
 
     def pairs(self, source: Parameters) -> PairMean:
         """An average of `source` over this rank and another one, who is drawn for each round. Name
         it once, before the loop."""
-        return self._named(PairMean(self, source))
+        return self.name(PairMean(self, source))
 
-    def _named(self, mean: M) -> M:
+    def name(self, mean: NamedMean) -> NamedMean:
         """The next mean that an algorithm has, as it was saved if it was."""
         saved = self._saved.get("means", {}).get(str(len(self.means)))
         if saved is not None:

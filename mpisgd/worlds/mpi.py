@@ -78,7 +78,8 @@ class CommunicatorSite:
         self._in_flight: list[PolledAllreduce] = []
         self._allreduces: list[PolledAllreduce | ThreadedAllreduce] = []
         self._counters = Counters()
-        self._origin, self._paused, self._restored_s = time.perf_counter(), 0.0, 0.0
+        self._origin, self._restored_s = time.perf_counter(), 0.0
+        self.paused_s = 0.0  # seconds of evaluations so far, which do not count
         self._step, self._step_began = 0, 0.0
         self._copies, self.during = Copies(), during
         self._copied_s = math.inf  # when a copy was begun after the last step
@@ -93,16 +94,7 @@ class CommunicatorSite:
 
     def now(self) -> float:
         """Seconds since the run began, evaluations left out."""
-        return time.perf_counter() - self._origin - self._paused
-
-    @property
-    def paused_s(self) -> float:
-        """Seconds of evaluations so far, which do not count."""
-        return self._paused
-
-    @paused_s.setter
-    def paused_s(self, seconds: float) -> None:
-        self._paused = seconds
+        return time.perf_counter() - self._origin - self.paused_s
 
     def broadcast(self, values: np.ndarray) -> None:
         """Rank 0's values to all, in place."""
@@ -111,7 +103,7 @@ class CommunicatorSite:
     def begin(self) -> None:
         """The run's zero of time, or that of a restored one, when all ranks have come so far."""
         self.sum(np.zeros(1))
-        self._origin, self._paused = time.perf_counter() - self._restored_s, 0.0
+        self._origin, self.paused_s = time.perf_counter() - self._restored_s, 0.0
 
     def state(self) -> dict[str, float]:
         """The run's time so far, at a rest."""
@@ -201,9 +193,9 @@ class CommunicatorSite:
         return self._notices[-1]
 
     def attend(self) -> Steps:
-        began = time.perf_counter()
-        assert self.interrupts is not None
-        wait_for(self.interrupts.due, self.interrupts.awaited, self.deadline)
+        began, by = time.perf_counter(), self.interrupts
+        assert by is not None
+        wait_for(lambda: self._looked(by), by.awaited, self.deadline)
         self._counters.wait_s += time.perf_counter() - began
         yield from ()
 
@@ -236,9 +228,7 @@ class CommunicatorSite:
 
     def all_values(self, value: int) -> list[int]:
         """Every rank's value, waited for."""
-        values = np.zeros(self.size, np.int64)
-        values[self.rank] = value
-        return self.sum(values).tolist()
+        return self.sum(np.where(np.arange(self.size) == self.rank, value, 0)).tolist()
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """The sum over ranks of a small vector, in place, waited for."""
@@ -352,7 +342,7 @@ class CommunicatorSite:
             yield
         finally:
             self.evaluating, self._rested = False, True
-            self._paused += time.perf_counter() - began
+            self.paused_s += time.perf_counter() - began
 
     def _own_mean(self, buffer: np.ndarray) -> Any:
         return self.allreduce(
@@ -375,6 +365,10 @@ class CommunicatorSite:
     def _look(self) -> None:
         if self._in_flight:
             self._in_flight = [pending for pending in self._in_flight if not pending.landed()]
+
+    def _looked(self, by: Interrupts) -> bool:
+        self._look()
+        return by.due()
 
     def _deliver(self, marks: Marks, ready: Ready, seconds: float) -> None:
         """Say what is ready when it would be in a step that takes `seconds`."""

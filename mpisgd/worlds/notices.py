@@ -111,21 +111,23 @@ class Interrupted:
     def go_on(self) -> None:
         """Work from where it is; yield then, and `stop`."""
         self._began, self.at = self._site.now(), None
-        self._site.clock.cluster.compute(self._site.rank, self.seconds - self.done)
+        looks = (look - self.done for look in self.looks if look > self.done)
+        self._site.clock.cluster.compute(self._site.rank, self.seconds - self.done, looks)
 
     def interrupt(self, time: float) -> None:
         """End at the first look from then on, at once if an engine beside the rank looks; what is
         done by then is not interrupted."""
         if self.at is not None:
             return
-        worked = self.done + max(0.0, time - self._began)
+        cluster, rank = self._site.clock.cluster, self._site.rank
+        looked = cluster.looked(rank)  # and summed what came, which is no work
+        worked = self.done + max(0.0, time - self._began - looked)
         perfect = self._site.clock.network.progress == "perfect"
         later = (look for look in self.looks if look > self.done and look >= worked)
         at = worked if perfect else next(later, self.seconds)
         if at < self.seconds * (1 - ROUNDING):
             self.at = at
-            end = self._began + (self.at - self.done)
-            self._site.clock.cluster.interrupt(self._site.rank, end)
+            cluster.interrupt(rank, self._began + looked + (self.at - self.done))
 
     def stop(self) -> bool:
         """It has ended: whether early."""

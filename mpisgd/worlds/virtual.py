@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import chain
 from math import isinf
 from typing import Any
 
@@ -132,6 +133,8 @@ class Clock:
         """All ranks idle at that time."""
         self.collectives = state["collectives"]
         self.times = [state["time_s"]] * self.size
+        for notices in chain.from_iterable(site.noticed for site in self.sites):
+            notices.taken = 0
         self.cluster = self._made(
             self.network, self.size, self.seed, began=state["time_s"], made=self.collectives
         )

@@ -33,6 +33,19 @@ def test_what_real_ranks_did_is_replayed_to_the_same_bits(mpi: Ranks, quorum, la
     assert cli.main(["replay", str(path)]) == 0
 
 
+@pytest.mark.parametrize(
+    "algorithm", ["local --quorum solo --late add", "local --quorum 2 --late drop",
+                  "dasgd --delay 2 --quorum majority --late add"],
+)  # fmt: skip
+def test_averages_of_models_are_replayed_as_well(mpi: Ranks, algorithm, tmp_path):
+    path = tmp_path / "run.h5"
+    words = [*TRAIN, "--tau", "3", "--algorithm", *algorithm.split(), "--output", str(path)]
+    mpi.run(RANKS, words)
+    with read(path) as run:
+        assert (run.steps["gradients"] == 0).any(), "nobody was late, so nothing was tested"
+    assert cli.main(["replay", str(path)]) == 0
+
+
 def test_who_waits_for_a_rank_that_does_not_come_says_for_whom(mpi: Ranks):
     """Seed 5 draws rank 1 for the first round; its step takes 20 minutes."""
     assert int(np.random.default_rng((5, 7, 1)).integers(RANKS)) == 1
