@@ -136,19 +136,23 @@ def differences(ledger: Ledger) -> list[Row]:
     )
 
 
-def half(ledger: Ledger) -> list[Row]:
-    """Validation loss at half the length at one rate, and less Local's of the same seed."""
+def halfway(found: Mapping[str, list[Row]]) -> list[Row]:
+    """Validation losses of SETTLE steps at one rate, and less Local's of the same seed."""
     rows: list[Row] = []
-    local = {c["seed"]: last(ledger[c], "loss") for c in halves(ledger) if c["name"] == "Local"}
-    for one, lines in groups(ledger, halves(ledger)):
-        row: Row = {"algorithm": one["name"]}
-        row["effective steps"] = f"{lines[0]['share'] * one['steps']:.0f}"
+    local = {line["cell"]["seed"]: last(line, "loss") for line in found.get("Local", [])}
+    for name, lines in found.items():
+        row: Row = {"algorithm": name, "effective steps": f"{lines[0]['share'] * SETTLE:.0f}"}
         for line in lines:
             seed, loss = line["cell"]["seed"], last(line, "loss")
             row[f"seed {seed}"] = shown(loss)
             row[f"less Local, {seed}"] = f"{loss - local[seed]:+.3f}"
         rows.append(row)
     return rows
+
+
+def half(ledger: Ledger) -> list[Row]:
+    """All algorithms at half the length."""
+    return halfway({one["name"]: lines for one, lines in groups(ledger, halves(ledger))})
 
 
 def equal_time(ledger: Ledger) -> list[Row]:

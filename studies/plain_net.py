@@ -1,4 +1,4 @@
-"""Table I, Fig. 6 and Section V of DaSGD on a network that looks at no batch:
+"""Table I and Fig. 6 of DaSGD on a network that looks at no batch:
 `python studies/plain_net.py run` trains, `figures` makes the page.
 
 `run` takes CIFAR-10's binary files from --data (or the variable MPISGD_DATA, a folder with
@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Any
 
 from command import Ledger, add_data, study
-from full_length import BATCH, FIXED, RANKS, STEP_S, finished, small_images
+from full_length import BATCH, FIXED, RANKS, SETTLE, STEP_S, finished, small_images
 from mnist import LOCAL, MINIBATCH, convex, delta
 from settling import mean_loss, run_wanted, settled
 
@@ -37,14 +37,7 @@ def at(setting: Setting, ranks: int = RANKS, batch: int = BATCH, **more: Any) ->
 
 
 BASE = at(convex(2, 0.25))  # the paper's base point of Fig. 6, but for ranks and batch
-DILOCO = {"algorithm": "diloco", "tau": 4}
-TABLE = [
-    at(one)
-    for one in (
-        MINIBATCH, LOCAL, convex(1, 0.25), convex(2, 0.25), delta(1), delta(2), convex(1, 0.5),
-        convex(1, 0.0), DILOCO,
-    )
-]  # fmt: skip
+TABLE = [at(one) for one in (MINIBATCH, LOCAL, convex(1, 0.25), convex(2, 0.25), delta(1))]
 ABLATED: dict[str, list[Setting]] = {
     "workers": [at(convex(2, 0.25), ranks=ranks) for ranks in (4, 8, 16)],
     "batch": [at(convex(2, 0.25), batch=batch) for batch in (8, 16, 32)],
@@ -54,26 +47,22 @@ ABLATED: dict[str, list[Setting]] = {
 }
 """One at a time around BASE. Of the first two the samples of a step vary, the samples do not."""
 
-DECAY = {
-    "rate_schedule": "step-decay"
-}  # that of Goyal et al. 2017, which has no warm-up of its own
-SMALL = [at(one, **DECAY) for one in (MINIBATCH, LOCAL | {"tau": 16}, convex(1, 0.25, 16))]
-LARGE = [
-    at(MINIBATCH, batch=batch, warm_up=warm_up, **DECAY)
-    for batch in (128, 256)
-    for warm_up in (0, SAMPLES // (RANKS * batch) // 8)
+HALF = [
+    at(one, steps=SETTLE)
+    for one in (MINIBATCH, LOCAL, convex(1, 0.25), delta(1), convex(1, 0.0), convex(1, 0.5))
 ]
+"""As long as `full_length.halves`, on the same seeds, at the same rate, 0.04."""
+HALF_RATE, HALF_SEEDS = 0.04, (101, 102)
 
 
 def steps(setting: Mapping[str, Any]) -> int:
-    """That compute SAMPLES."""
-    return SAMPLES // (setting["ranks"] * setting["batch"])
+    """That compute SAMPLES, but for HALF."""
+    return setting.get("steps") or SAMPLES // (setting["ranks"] * setting["batch"])
 
 
 def judged(ledger: Ledger, setting: Setting) -> tuple[list[float], float | None]:
     """(rates that are judged by their loss on the tuning seed, the best once it is no edge)."""
-    start = 0.16 if setting in LARGE else 0.04
-    return settled(start, lambda rate: mean_loss(ledger, [tuning(setting, rate)]))
+    return settled(0.04, lambda rate: mean_loss(ledger, [tuning(setting, rate)]))
 
 
 def tuning(setting: Setting, rate: float) -> Setting:
@@ -107,22 +96,22 @@ def common(ledger: Ledger, seeds: Sequence[int] = SEEDS) -> list[Setting]:
     return [cell for seed in seeds for one in settings for cell in result(one, rate, [seed])]
 
 
+def halves() -> list[Setting]:
+    """HALF, seed by seed."""
+    return [cell for seed in HALF_SEEDS for one in HALF for cell in result(one, HALF_RATE, [seed])]
+
+
 PARTS: dict[str, Callable[[Ledger, Sequence[int]], list[Setting]]] = {
     "base": lambda ledger, seeds: own(ledger, [BASE], seeds),
-    "table": lambda ledger, seeds: own(ledger, TABLE[:5], seeds),
+    "table": lambda ledger, seeds: own(ledger, TABLE, seeds),
     "common": common,
-    "large": lambda ledger, seeds: own(ledger, [*SMALL, *LARGE], seeds),
-    "own": lambda ledger, seeds: own(ledger, chain(*ABLATED.values()), seeds),
-    "further": lambda ledger, seeds: own(ledger, TABLE[5:], seeds),
+    "half": lambda ledger, seeds: halves(),
 }
 
 
 def values(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the cell's Experiment; four evaluations. A rate that is warmed up to begins at
-    that of one rank (linear scaling)."""
+    """The fields of the cell's Experiment; four evaluations."""
     varied = {name: value for name, value in cell.items() if name != "ranks"}
-    if varied.get("warm_up"):
-        varied |= {"rate": cell["rate"] / cell["ranks"], "linear_scaling": True}
     step_s = STEP_S * cell["batch"] / BATCH
     told = {"steps": steps(cell), "evaluate_every": steps(cell) // 4, "step_time_s": step_s}
     return NETWORK | varied | told

@@ -6,27 +6,37 @@ from typing import Any
 
 import numpy as np
 from command import Group, Ledger, groups
-from full_length_figures import COLUMNS, ENDS, FEWEST, compared, interval, shown
+from full_length_figures import COLUMNS, ENDS, FEWEST, compared, halfway, shown
 from mnist import label
-from pages import cost, ends, fill_all, last, legend, panels, save, summary, write_csv, write_page
+from pages import (
+    cost,
+    ends,
+    fill_all,
+    last,
+    panels,
+    plus_minus,
+    save,
+    summary,
+    write_csv,
+    write_page,
+)  # fmt: skip
 from plain_net import (
     ABLATED,
-    LARGE,
     RANKS,
     SAMPLES,
     SEEDS,
-    SMALL,
     TABLE,
     Setting,
     common_rate,
+    halves,
     judged,
     result,
     steps,
     tuning,
 )
+from runs import spread
 
 from mpisgd.training.effective import effective_steps
-from mpisgd.values.statistics import half_width
 
 Row = dict[str, Any]
 
@@ -38,12 +48,7 @@ AXES = {
 
 def name(setting: Mapping[str, Any]) -> str:
     """What is not the same in all settings of a table."""
-    text = "DiLoCo" if setting["algorithm"] == "diloco" else label(dict(setting))
-    if setting in LARGE:
-        text += f", {setting['ranks'] * setting['batch']:,} a step"
-        text += f", warm-up of {setting['warm_up']}" if setting["warm_up"] else ""
-    tau = setting.get("tau", 4)
-    return text + (f", tau {tau}" if tau != 4 else "")
+    return label(dict(setting))
 
 
 def found(ledger: Ledger, settings: Iterable[Setting]) -> list[Group]:
@@ -95,11 +100,9 @@ def differences(ledger: Ledger) -> list[Row]:
     return compared(lines, pairs + [(one, "Local") for one in others])
 
 
-def large(ledger: Ledger) -> list[Row]:
-    """Large batches less those of equal samples that average as often or as late."""
-    lines = named(found(ledger, [*SMALL, *LARGE]))
-    great = [name(one) for one in LARGE]
-    return compared(lines, [(one, name(other)) for other in SMALL for one in great])
+def half(ledger: Ledger) -> list[Row]:
+    """Longer, at one rate: as the same table of the residual net."""
+    return halfway(named(groups(ledger, halves())))
 
 
 def at_common(ledger: Ledger, key: str) -> list[Group]:
@@ -114,15 +117,14 @@ def losses(lines: Iterable[Row]) -> list[float]:
 
 
 def ablations(ledger: Ledger) -> list[Row]:
-    """Validation loss of each setting at the common rate, and at its own."""
+    """Validation loss of each setting at the base point's rate."""
     rows: list[Row] = []
     for key, (column, heading) in AXES.items():
         for one, lines in at_common(ledger, key):
             row: Row = {"": f"{heading} {one[column]:g}", "steps": steps(one)}
             row["effective steps"] = f"{effective_steps(one, steps(one)):.0f}"
-            row[f"loss at {one['rate']:g}"] = interval(losses(lines), 3)
-            for mine, at_own in found(ledger, [unrated(one)]):
-                row |= {"own rate": f"{mine['rate']:g}", "loss at it": interval(losses(at_own), 3)}
+            row["seeds"] = len(lines)
+            row[f"loss at {one['rate']:g}"] = plus_minus(*spread(losses(lines)), 3)
             rows.append(row)
     return rows
 
@@ -133,50 +135,21 @@ def unrated(cell: Mapping[str, Any]) -> Setting:
 
 
 def ablations_figure(ledger: Ledger) -> Any:
-    """Validation loss along each of ABLATED, at the common rate and at each setting's own."""
-    drawn, axes = panels(len(ABLATED), f"{SAMPLES:,} samples; base point: {RANKS} workers of 16, "
-                         "tau 4, d 2, xi 0.25", 2.6, 4.0)  # fmt: skip
+    """Validation loss along each of ABLATED at the base point's rate: seeds, and their means."""
+    base = f"{RANKS} workers of 16, tau 4, d 2, xi 0.25, rate {common_rate(ledger):g}"
+    drawn, axes = panels(len(ABLATED), f"{SAMPLES:,} samples; base point: {base}", 2.6, 3.8)
     for axis, (key, (column, heading)) in zip(axes, AXES.items(), strict=True):
-        both = at_common(ledger, key), found(ledger, ABLATED[key])
-        looks = ({"color": "#4477aa", "marker": "^"}, {"color": "#ee6677", "marker": "o"})
-        kinds = f"at {common_rate(ledger):g}, the base point's rate", "each at its own rate"
-        for several, look, kind in zip(both, looks, kinds, strict=True):
-            if several:
-                x = [one[column] for one, _ in several]
-                y = [float(np.mean(losses(lines))) for _, lines in several]
-                error = [half_width(losses(lines)) for _, lines in several]
-                axis.errorbar(x, y, error, capsize=2, label=kind, **look)  # type: ignore[arg-type]
+        several = at_common(ledger, key)
+        for one, lines in several:
+            axis.plot([one[column]] * len(lines), losses(lines), "o", color="#9ecae1")
+        means = [float(np.mean(losses(lines))) for _, lines in several]
+        axis.plot([one[column] for one, _ in several], means, color="#3182bd", marker="_")
         axis.set_xlabel(heading)
         if column in ("ranks", "batch", "tau"):
             axis.set_xscale("log", base=2)
         ticks = [one[column] for one in ABLATED[key]]
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes[0].set_ylabel("validation loss, averaged model")
-    legend(drawn, axes, 2)
-    return drawn
-
-
-def large_figure(ledger: Ledger) -> Any:
-    """Large batches: validation loss over the rate, and bands of those of equal samples."""
-    drawn, axes = panels(2, f"{SAMPLES:,} samples, step decay: large batches over the peak rate "
-                         "(one seed)", 4.6, 4.4)  # fmt: skip
-    for place, one in enumerate(LARGE):
-        axis = axes[place // 2]
-        tried = [rate for rate in judged(ledger, one)[0] if tuning(one, rate) in ledger]
-        axis.plot(
-            tried, losses(ledger[tuning(one, rate)] for rate in tried), marker="o",
-            color=("#222222", "#ccbb44")[place % 2],
-            label="with warm-up" if one["warm_up"] else "without warm-up",
-        )  # fmt: skip
-        axis.set(xscale="log", xlabel="rate", title=f"{one['ranks'] * one['batch']:,} a step")
-    colours = ("#888888", "#ee6677", "#4477aa")
-    for (one, lines), colour in zip(found(ledger, SMALL), colours, strict=False):
-        middle, half = float(np.mean(losses(lines))), half_width(losses(lines))
-        for axis in axes:
-            axis.axhline(middle, color=colour, linestyle="--", label=f"{name(unrated(one))}, 128")
-            axis.axhspan(middle - half, middle + half, color=colour, alpha=0.15)
-    axes[0].set_ylabel("validation loss, averaged model")
-    legend(drawn, axes, 3)
     return drawn
 
 
@@ -185,17 +158,15 @@ def page(text: str, ledger: Ledger) -> str:
     tables = {
         "rates": rates(ledger, TABLE), "outcomes": outcomes(found(ledger, TABLE)),
         "differences": differences(ledger), "ablations": ablations(ledger),
-        "rates-large": rates(ledger, [*SMALL, *LARGE]),
-        "large": outcomes(found(ledger, [*SMALL, *LARGE])), "differences-large": large(ledger),
+        "half": half(ledger),
         "made": cost(ledger),
     }  # fmt: skip
     return fill_all(text, tables)
 
 
 def write(folder: Path) -> None:
-    """summary.csv, the figures, and the page's tables."""
+    """summary.csv, the figure, and the page's tables."""
     ledger = Ledger(folder / "runs.jsonl")
     write_csv(folder / "summary.csv", summary(ledger, COLUMNS))
     save(ablations_figure(ledger), folder / "ablations.png")
-    save(large_figure(ledger), folder / "large.png")
     write_page(folder, page, ledger)

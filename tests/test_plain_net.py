@@ -1,8 +1,11 @@
 """The study of a network without batch normalisation: what is compared, at which rates."""
 
 from itertools import chain
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
 
 pytestmark = pytest.mark.usefixtures("studies_on_the_path")
 
@@ -15,30 +18,30 @@ def finished(ledger, cells, best) -> None:
 
 
 def test_all_settings_compute_equally_many_samples_and_are_experiments():
-    from plain_net import ABLATED, BASE, LARGE, SAMPLES, SMALL, TABLE, steps, values
+    from plain_net import ABLATED, BASE, SAMPLES, TABLE, halves, steps, values
 
     from mpisgd.experiment.experiment import Experiment
 
-    for setting in chain(TABLE, SMALL, LARGE, *ABLATED.values()):
+    for setting in chain(TABLE, *ABLATED.values()):
         assert steps(setting) * setting["ranks"] * setting["batch"] == SAMPLES
         Experiment.read(values(setting | {"rate": 0.1, "seed": 1}))
+    for cell in halves():
+        Experiment.read(values(cell))
     assert all(BASE in several for several in ABLATED.values())
     assert BASE in TABLE
 
 
-def test_a_warmed_up_rate_ends_at_what_is_told_and_begins_at_one_ranks():
-    from plain_net import LARGE, RANKS, values
+def test_halves_are_as_long_as_those_of_the_residual_net_on_their_seeds():
+    import full_length
+    from command import Ledger
+    from plain_net import halves
 
-    from mpisgd.experiment.building import build_rate
-    from mpisgd.experiment.experiment import Experiment
-
-    for setting in LARGE:
-        told = values(setting | {"rate": 0.8, "seed": 1})
-        rate = build_rate(Experiment.read(told).resolved(RANKS, 7680))
-        if setting["warm_up"]:
-            assert rate(0) == pytest.approx(0.8 / RANKS)
-            assert rate(setting["warm_up"] // 2) < 0.8
-        assert rate(setting["warm_up"] or 1) == pytest.approx(0.8)
+    ledger = Ledger(ROOT / "results" / "study-full-length" / "runs.jsonl")
+    ours, theirs = (
+        {(cell["seed"], cell["rate"], cell["steps"]) for cell in cells}
+        for cells in (halves(), full_length.halves(ledger))
+    )
+    assert ours == theirs
 
 
 def test_rates_are_judged_on_a_seed_of_their_own_then_results_follow(tmp_path):
@@ -58,10 +61,11 @@ def test_rates_are_judged_on_a_seed_of_their_own_then_results_follow(tmp_path):
     assert TUNING not in {cell["seed"] for cell in common(ledger)}
 
 
-def test_names_tell_settings_of_a_table_apart():
-    from plain_net import LARGE, SMALL, TABLE
-    from plain_net_figures import name
+def test_the_committed_page_shows_what_its_runs_say():
+    from command import Ledger
+    from plain_net_figures import page
 
-    for table in (TABLE, [*SMALL, *LARGE]):
-        assert len({name(setting) for setting in table}) == len(table)
-    assert name(LARGE[1]) == "mini-batch, 1,024 a step, warm-up of 5"
+    folder = ROOT / "results" / "study-plain-net"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert page(text, Ledger(folder / "runs.jsonl")) == text
+    assert "not run\n" not in text
