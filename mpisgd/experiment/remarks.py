@@ -34,7 +34,7 @@ def tell_assumptions(
     lines += _vain_wire(experiment, dataset)
     if rank is None:
         lines += [*_free_time(experiment), *_calibrated(experiment)]
-        if experiment.network is not None:
+        if experiment.network is not None and experiment.ranks > 1:
             lines += coding.free(virtual_network(experiment), experiment.wire)
         unused = () if experiment.step_time_from == experiment.network else (calibration.STEP,)
         lines += calibration.doubts(experiment.network, unused)

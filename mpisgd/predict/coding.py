@@ -13,7 +13,7 @@ import numpy as np
 
 from allreduce.algorithms import build
 from allreduce.compress import compresses, compressor, memory
-from allreduce.network import Network
+from allreduce.network import PRESETS, Network
 from allreduce.wire import FORMATS, Coder, Wire
 from mpisgd.predict import calibration
 from mpisgd.predict.links import Measured
@@ -51,8 +51,9 @@ def priced(network: Network, text: str | None, wire: str | None) -> Network:
 
 
 def free(network: Network, wire: str | None) -> list[str]:
-    """A line where coding for that wire takes no time on the network."""
-    if wire in (None, FULL) or network.encode_s_per_B or network.decode_s_per_B:
+    """A line where coding for that wire takes no time on the network, and something else does."""
+    ideal = network.with_(name="ideal", progress="looks") == PRESETS["ideal"]
+    if wire in (None, FULL) or ideal or network.encode_s_per_B or network.decode_s_per_B:
         return []
     return [f"--wire {wire}: coding takes no time on {network.name}; mpisgd calibrate measures it"]
 
