@@ -409,3 +409,9 @@ def test_contributing_shows_the_codes_own_lines():
     for function, block in zip((ring, local), shown, strict=True):
         source = textwrap.dedent(inspect.getsource(function))
         assert re.sub(r'    """.*?"""\n', "", source, count=1, flags=re.DOTALL) == block
+
+
+@pytest.mark.parametrize("told", [[0], [None], ["1x=2"], ["a=1", "a=2"], {"a": [1]}])
+def test_options_of_a_plug_in_that_are_no_pairs_are_refused(told):
+    with pytest.raises(UsageError, match="--set"):
+        Experiment.read({"plugin_options": told})

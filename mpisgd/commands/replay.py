@@ -41,7 +41,7 @@ def _compared(file: str) -> dict[str, Any]:
 
     with read(file) as result:
         recorded = result.summary.get("parameters_sha256")
-        partial = "gradients" in result.steps
+        partial = "gradients" in result.steps and not len(result.updates)
         if not isinstance(recorded, str) or not (partial or len(result.updates)):
             raise UsageError(file, None, "no complete run with parameter servers or partial rounds")
         experiment = experiment_of(result.config, file)

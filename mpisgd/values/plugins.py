@@ -242,6 +242,8 @@ def pairs(value: Any) -> dict[str, str]:
             raise ValueError
     else:
         texts = [value] if isinstance(value, str) else list(value)
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError
         found = [tuple(text.split("=", 1)) for text in texts]
     if len(dict(found)) < len(found) or not all(name.isidentifier() for name, _ in found):
         raise ValueError
