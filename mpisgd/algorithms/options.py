@@ -13,7 +13,11 @@ _RANKS = or_word(or_word(or_word(whole(1), "solo"), "majority"), "all")
 Tau = Annotated[int, whole(1), "local steps between averages"]
 Delay = Annotated[int, or_word(whole(0), "auto"), "steps an average has time for"]
 Merge = Annotated[str, one_of(MERGES), "how an average enters"]
-Quorum = Annotated[str | int, _RANKS, "ranks a round waits for: first, one drawn, all [all]"]
+Quorum = Annotated[
+    str | int,
+    _RANKS,
+    "ranks a round waits for: first, one drawn, all [all; minibatch-partial: majority]",
+]
 Late = Annotated[str, one_of(("drop", "add")), "what becomes of work that misses its round [drop]"]
 Xi = Annotated[float, number(0, 1), "local update proportion"]
 OuterMomentum = Annotated[float, number(0, 1, below=True), "of the steps from average to average"]

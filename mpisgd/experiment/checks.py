@@ -71,9 +71,8 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
             if fails:
                 yield UsageError(flag, value, "only with --pull answer")
     if e.late is not None and not e.partial:
-        yield UsageError(
-            "--late", e.late, "needs --quorum: nobody is late where all are waited for"
-        )
+        allowed = "needs a --quorum of fewer than all: nobody is late where all are waited for"
+        yield UsageError("--late", e.late, allowed)
     if e.patience is not None and e.timeout_s != "auto":
         yield UsageError("--patience", e.patience, "only with --timeout auto")
     if e.prefetch and e.requeue:

@@ -55,7 +55,8 @@ def free(network: Network, wire: str | None) -> list[str]:
     ideal = network.with_(name="ideal", progress="looks") == PRESETS["ideal"]
     if wire in (None, FULL) or ideal or network.encode_s_per_B or network.decode_s_per_B:
         return []
-    return [f"--wire {wire}: coding takes no time on {network.name}; mpisgd calibrate measures it"]
+    measured = f"mpisgd calibrate --wire {wire} measures it"
+    return [f"--wire {wire}: coding takes no time on {network.name}; {measured}"]
 
 
 def _seconds(value: Any) -> bool:

@@ -83,8 +83,9 @@ RUNS = (
     _last("ema_accuracy", "test accuracy of the moving average of the parameters", ".4f"),
     EFFECTIVE_STEPS._replace(of=lambda facts: facts.effective_steps),
     _speed("step_s", "seconds of a step: median over rounds of tau steps, on the rank that took "
-           f"longest; of fewer than {FEW_ROUNDS} rounds time_s over steps; with servers and in "
-           "pairs too, the pace of all together: see own_step_s, slowest_step_s", "s",
+           f"longest; of fewer than {FEW_ROUNDS} rounds time_s over steps; with servers, in "
+           "pairs and in partial rounds too, the pace of all together: see own_step_s, "
+           "slowest_step_s", "s",
            essential=True),
     _speed("rounds", "whole rounds of tau steps, which step_s is the median of", ""),
     Column("effective_step_s", "",

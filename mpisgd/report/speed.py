@@ -108,7 +108,8 @@ def _speed(run: Run) -> dict[str, Any]:
     over the training time, the final average included; samples are those used. With servers,
     whose workers each go their own way, steps are those of the last evaluation, and step_s is the
     time over them; shares are of all that any of them did, since the slow ones did fewer steps.
-    In pairs too each goes its own way: who took longest in a round is waited for by one other.
+    In pairs too each goes its own way: who took longest in a round is waited for by one other; in
+    partial rounds by nobody, and rounds are of unlike lengths.
     """
     done = _reported(run)
     served = bool(run.config.get("servers"))
@@ -128,7 +129,8 @@ def _speed(run: Run) -> dict[str, Any]:
         for part, values in spent.items()
     }
     longest = round_seconds(steps, run.config.get("tau") or 1, _rows(run, "rested", looked_at))
-    rounds = None if served or "partner" in run.steps else len(longest)
+    alone = "partner" in run.steps or "gradients" in run.steps
+    rounds = None if served or alone else len(longest)
     if served:
         done = int(last(run, "step") or done)
     few = rounds is None or rounds < FEW_ROUNDS
