@@ -1,6 +1,7 @@
 """Averages of models that do without the late: what they equal, who counts, what is repeated."""
 
 from dataclasses import replace
+from functools import partial
 from math import floor
 from typing import Any
 
@@ -151,6 +152,34 @@ def test_samples_a_second_beside_one_slow_rank(algorithm, factor):
 
 
 # Around a run.
+
+
+def stops(worker: Any, asked: int) -> tuple[bool, bool, bool]:
+    """The signals of a rank that is asked to stop once it has come to a step."""
+    return False, worker.rank == asked % worker.size and worker.step >= asked, False
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("late", ["drop", "add"])
+def test_all_stop_at_one_step_and_agree_on_whether_they_are_equal(kind, late):
+    """What they evaluate has to be the same: a sum where they are equal, else a mean before it."""
+    ends = set()
+    for asked in range(1, 12):
+        clock, run = prepare(KINDS[kind], 4, dataset=EVEN, quorum="majority", late=late,
+                             steps=24, evaluate_every=24, **UNEVEN)  # fmt: skip
+        for worker in run.workers:
+            worker.signals = partial(stops, worker, asked)  # type: ignore[method-assign]
+        seen: list[tuple[int, bool]] = []
+        evaluate = clock.evaluate
+        clock.evaluate = lambda of, seen=seen, evaluate=evaluate: (  # type: ignore[method-assign]
+            seen.append((of.step, of.equal)), evaluate(of)
+        )  # fmt: skip
+        clock.run([algorithm_run(run.experiment, worker) for worker in run.workers])
+        assert len(seen) == 4
+        assert len(set(seen)) == 1
+        ends.add(seen[0][0])
+    assert len(ends) > 1
+    assert max(ends) < 24
 
 
 def options(**more: Any) -> dict[str, Any]:

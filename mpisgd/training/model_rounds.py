@@ -64,7 +64,8 @@ class ModelRounds(Rounds):
             at[: worker.parameters.size] = worker.parameters.flat
         yield from worker.compute_gradient(at=at)
         if worker.site.abandoned:
-            self._skip()
+            if self._met < worker.step:  # else the answer has skipped it, and met
+                self._skip()
             return False
         self._take(worker.step - begun)
         return True
