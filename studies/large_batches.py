@@ -35,6 +35,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "Local": {"algorithm": "local", "tau": 4},
     "DaSGD": {"algorithm": "dasgd", "tau": 4, "delay": 1, "xi": 0.25},
     "delta": {"algorithm": "dasgd", "tau": 4, "delay": 1, "merge": "delta"},
+    "gossip": {"algorithm": "gossip", "tau": 4, "delay": 1},
 }
 SCALED = {"mini-batch, scaled rate": 0.0, "mini-batch, scaled rate, warm-up": WARM_UP}
 NAMES = (*TUNED, *SCALED)
@@ -47,7 +48,8 @@ FIXED = {
 }  # fmt: skip
 COLOURS = {
     "mini-batch": "#222222", "Local": "#ee6677", "DaSGD": "#4477aa", "delta": "#228833",
-    "mini-batch, scaled rate": "#bbbbbb", "mini-batch, scaled rate, warm-up": "#ccbb44",
+    "gossip": "#661100", "mini-batch, scaled rate": "#bbbbbb",
+    "mini-batch, scaled rate, warm-up": "#ccbb44",
 }  # fmt: skip
 
 
@@ -152,7 +154,7 @@ def differences(ledger: Ledger) -> list[dict[str, Any]]:
     for total in BATCHES:
         pairs = [(one, total, "mini-batch", total) for one in NAMES[1:]]
         if 4 * total in BATCHES:
-            several = ("Local", "DaSGD", "delta")
+            several = ("Local", "DaSGD", "delta", "gossip")
             pairs += [(one, total, "mini-batch", 4 * total) for one in several]
         for one, size, other, larger in pairs:
             first, second = lines(ledger, one, size), lines(ledger, other, larger)
