@@ -11,7 +11,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from test_cli import outcome
 from test_store import writer
@@ -135,6 +135,8 @@ def base(request):
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=FIXED)
+@example(config={"delay": "0"}, environment={})
+@example(config={"delay": "auto", "tau": 2}, environment={})
 @given(
     config=st.dictionaries(st.sampled_from([*CONFIG, "other"]), JSONS, max_size=2),
     environment=st.dictionaries(
