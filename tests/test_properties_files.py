@@ -137,6 +137,7 @@ def base(request):
 @settings(max_examples=10, deadline=None, suppress_health_check=FIXED)
 @example(config={"delay": "0"}, environment={})
 @example(config={"delay": "auto", "tau": 2}, environment={})
+@example(config={"bucket_bytes": []}, environment={})
 @given(
     config=st.dictionaries(st.sampled_from([*CONFIG, "other"]), JSONS, max_size=2),
     environment=st.dictionaries(

@@ -22,6 +22,7 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "colocated": (bool,),
     "backups": (int,),
     "chunks": (int,),
+    "bucket_bytes": (int,),
     "progress": (str,),
     "scaling": (str,),
     "model": (str,),
