@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from command import Ledger, run_missing, study
-from pages import fill_all, flat, middle, write_csv, write_page
+from pages import fill_all, flat, middle, publish
 from runs import last_evaluation, machine, significant, train
 
 from mpisgd.mpi.mpiexec import Launcher, find
@@ -158,9 +158,7 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", flat(ledger))
-    write_page(folder, page, ledger)
+    publish(folder, page, flat, {})
 
 
 def add(options: argparse.ArgumentParser) -> None:

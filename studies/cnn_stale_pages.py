@@ -17,19 +17,7 @@ from cnn_stale import (
     wanted,
 )
 from command import Ledger
-from pages import (
-    banded,
-    cost,
-    difference,
-    fill_all,
-    last,
-    legend,
-    panels,
-    save,
-    summary,
-    write_csv,
-)
-from pages import write_page as write_readme
+from pages import banded, cost, difference, fill_all, last, legend, panels, publish, summary
 from runs import spread
 from settling import mean_loss, table
 
@@ -39,6 +27,7 @@ Row = dict[str, Any]
 Line = dict[str, Any]
 
 NOTHING = {"difference": "", "95 % interval": "", "told apart": ""}
+ENDS_KEPT = ("ema_accuracy", "accuracy", "ema_loss", "loss", "samples_computed")
 PAPER = {0: 0.36, 20: 0.47, 50: 0.79}  # per cent, best test errors; Chen et al. 2016
 
 
@@ -156,8 +145,4 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the figure, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    columns = ("ema_accuracy", "accuracy", "ema_loss", "loss", "samples_computed")
-    write_csv(folder / "summary.csv", summary(ledger, columns))
-    save(figure(ledger), folder / "errors.png")
-    write_readme(folder, page, ledger)
+    publish(folder, page, lambda ledger: summary(ledger, ENDS_KEPT), {"errors": figure})

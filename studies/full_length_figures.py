@@ -24,20 +24,7 @@ from full_length import (
     tuning_loss,
     wanted,
 )
-from pages import (
-    band,
-    cost,
-    difference,
-    ends,
-    fill_all,
-    last,
-    legend,
-    panels,
-    save,
-    summary,
-    write_csv,
-)
-from pages import write_page as write_readme
+from pages import band, cost, difference, ends, fill_all, last, legend, panels, publish, summary
 
 from mpisgd.values.statistics import half_width
 
@@ -254,9 +241,8 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the figures, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", summary(ledger, COLUMNS))
-    if found := results(ledger):
-        save(curves(found), folder / "accuracy.png")
-        save(over_time(found), folder / "time.png")
-    write_readme(folder, page, ledger)
+    publish(
+        folder, page, lambda ledger: summary(ledger, COLUMNS),
+        {"accuracy": lambda ledger: curves(results(ledger)),
+         "time": lambda ledger: over_time(results(ledger))},
+    )  # fmt: skip

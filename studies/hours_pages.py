@@ -22,8 +22,7 @@ from hours import (
     wanted,
     whole,
 )
-from pages import band, banded, cost, fill_all, last, legend, panels, save, write_csv
-from pages import write_page as write_readme
+from pages import band, banded, cost, fill_all, last, legend, panels, publish
 from runs import spread
 from settling import mean_loss, table
 
@@ -207,7 +206,4 @@ def summary(ledger: Ledger) -> list[Row]:
 
 def write(folder: Path) -> None:
     """summary.csv, the figure, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", summary(ledger))
-    save(figure(ledger), folder / "accuracy.png")
-    write_readme(folder, page, ledger)
+    publish(folder, page, summary, {"accuracy": figure})

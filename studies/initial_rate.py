@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from command import Ledger, add_mnist, groups, run_missing, study
 from mnist import load
-from pages import fill_all, if_all, legend, panels, plus_minus, reached, save, write_csv, write_page
+from pages import fill_all, if_all, legend, panels, plus_minus, publish, reached
 from runs import Run, made_with, spread
 
 from mpisgd.data import Dataset
@@ -289,12 +289,11 @@ def summary(ledger: Ledger) -> list[Row]:
 def write(folder: Path) -> None:
     """summary.csv, iterations.json, the figures, and the page's tables."""
     ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", summary(ledger))
     text = ",\n".join(json.dumps(row) for row in curve(ledger, CURVE_TARGET))
     (folder / "iterations.json").write_text(f"[{text}]\n", encoding="utf-8")
-    save(initial_figure(ledger), folder / "initial-rate.png")
-    save(iterations_figure(ledger), folder / "iterations.png")
-    write_page(folder, page, ledger)
+    publish(
+        folder, page, summary, {"initial-rate": initial_figure, "iterations": iterations_figure}
+    )
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:

@@ -20,8 +20,7 @@ from typing import Any
 import settling
 from command import Cell, Ledger, add_mnist, groups, study
 from full_length import finished
-from pages import banded, cost, difference, fill_all, last, panels, save, write_csv, write_page
-from pages import summary as rows_of
+from pages import banded, cost, difference, fill_all, last, panels, publish, summary
 
 from mpisgd import data
 from mpisgd.values.statistics import half_width
@@ -46,6 +45,7 @@ FIXED = {
     "rate_schedule": "step-decay", "network": "titanx-20g", "step_time_s": 1.44e-3,
     "progress": "perfect",
 }  # fmt: skip
+COLUMNS = ("loss", "accuracy", "test_loss", "test_accuracy")  # of a run's end, in summary.csv
 COLOURS = {
     "mini-batch": "#222222", "Local": "#ee6677", "DaSGD": "#4477aa", "delta": "#228833",
     "gossip": "#661100", "mini-batch, scaled rate": "#bbbbbb",
@@ -211,11 +211,7 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the figure, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    columns = ("loss", "accuracy", "test_loss", "test_accuracy")
-    write_csv(folder / "summary.csv", rows_of(ledger, columns))
-    save(figure(ledger), folder / "errors.png")
-    write_page(folder, page, ledger)
+    publish(folder, page, lambda ledger: summary(ledger, COLUMNS), {"errors": figure})
 
 
 def main() -> int:

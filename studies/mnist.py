@@ -19,15 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from command import Ledger, add_mnist, groups, run_missing, study
-from pages import (
-    fill_all,
-    if_all,
-    plus_minus,
-    reached,
-    save,
-    write_csv,
-    write_page,
-)
+from pages import fill_all, if_all, plus_minus, publish, reached
 from runs import Run, made_with, parts, significant, spread
 
 from mpisgd import data
@@ -340,15 +332,11 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the page's tables, and all figures that the ledger has runs for."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", [r for name in PARTS for r in summary(ledger, name)])
-    write_page(folder, page, ledger)
     from mnist_figures import FIGURES
 
-    for name, draw in FIGURES.items():
-        figure = draw(ledger)
-        if figure is not None:
-            save(figure, folder / f"{name}.png")
+    publish(
+        folder, page, lambda ledger: [r for name in PARTS for r in summary(ledger, name)], FIGURES
+    )
 
 
 def add(options: argparse.ArgumentParser) -> None:

@@ -19,18 +19,7 @@ from typing import Any
 
 import numpy as np
 from command import Ledger, add_mnist, groups, run_missing, study
-from pages import (
-    banded,
-    difference,
-    fill_all,
-    last,
-    legend,
-    panels,
-    save,
-    summary,
-    write_csv,
-    write_page,
-)
+from pages import banded, difference, fill_all, last, legend, panels, publish, summary
 from runs import Run, made_with, parts, significant
 
 from mpisgd import data
@@ -167,10 +156,7 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the figure, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", summary(ledger, COLUMNS))
-    save(figure(ledger), folder / "common.png")
-    write_page(folder, page, ledger)
+    publish(folder, page, lambda ledger: summary(ledger, COLUMNS), {"common": figure})
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:

@@ -67,10 +67,27 @@ def write_page(folder: Path, page: Callable[[str, Ledger], str], ledger: Ledger)
         readme.write_text(page(readme.read_text(encoding="utf-8"), ledger), encoding="utf-8")
 
 
-def flat(ledger: Ledger) -> list[Row]:
-    """One row for each run: its cell, and all that was kept of it."""
+def publish(
+    folder: Path,
+    page: Callable[[str, Ledger], str],
+    rows: Callable[[Ledger], Sequence[Row]],
+    figures: Mapping[str, Callable[[Ledger], Any]],
+) -> None:
+    """From the ledger of `folder`: summary.csv of `rows`, a PNG file for each of `figures`, if it
+    draws one, and the README's tables."""
+    ledger = Ledger(folder / "runs.jsonl")
+    write_csv(folder / "summary.csv", rows(ledger))
+    for name, draw in figures.items():
+        if (drawn := draw(ledger)) is not None:
+            save(drawn, folder / f"{name}.png")
+    write_page(folder, page, ledger)
+
+
+def flat(ledger: Ledger, without: Sequence[str] = ()) -> list[Row]:
+    """One row for each run: its cell, and what was kept of it, but for some."""
+    left_out = {"cell", *without}
     return [
-        {**line["cell"], **{name: value for name, value in line.items() if name != "cell"}}
+        {**line["cell"], **{name: value for name, value in line.items() if name not in left_out}}
         for line in ledger.lines.values()
     ]
 

@@ -24,20 +24,7 @@ import numpy as np
 from command import Ledger, add_data, study
 from full_length import halved
 from hours import judged_by
-from pages import (
-    band,
-    banded,
-    cost,
-    difference,
-    fill_all,
-    last,
-    legend,
-    panels,
-    save,
-    write_csv,
-    write_page,
-)
-from pages import summary as rows_of
+from pages import band, banded, cost, difference, fill_all, last, legend, panels, publish, summary
 from runs import Run, made_with, spread
 from settling import judged, mean_loss, run_wanted, table
 from stragglers import TAIL
@@ -66,6 +53,7 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], int, float]] = {
     "sync, 7 + 1": ({"algorithm": "backup", "backups": 1}, 8, 1.28e-2),
     "async, 8": ({"algorithm": "async"}, 8, 8e-4),
 }
+COLUMNS = ("loss", "time_s", "samples_used")  # of a run's end, in summary.csv
 COLOURS = {"serial": "#888888", "sync, 7 + 1": "#228833", "async, 8": "#ccbb44"}
 
 
@@ -210,10 +198,7 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the figure, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", rows_of(ledger, ("loss", "time_s", "samples_used")))
-    save(figure(ledger), folder / "bits.png")
-    write_page(folder, page, ledger)
+    publish(folder, page, lambda ledger: summary(ledger, COLUMNS), {"bits": figure})
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:

@@ -8,18 +8,7 @@ import numpy as np
 from command import Group, Ledger, groups
 from full_length_figures import COLUMNS, ENDS, FEWEST, compared, halfway, shown
 from mnist import label
-from pages import (
-    cost,
-    ends,
-    fill_all,
-    last,
-    panels,
-    plus_minus,
-    save,
-    summary,
-    write_csv,
-    write_page,
-)  # fmt: skip
+from pages import cost, ends, fill_all, last, panels, plus_minus, publish, summary
 from plain_net import (
     ABLATED,
     RANKS,
@@ -166,7 +155,4 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the figure, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", summary(ledger, COLUMNS))
-    save(ablations_figure(ledger), folder / "ablations.png")
-    write_page(folder, page, ledger)
+    publish(folder, page, lambda ledger: summary(ledger, COLUMNS), {"ablations": ablations_figure})

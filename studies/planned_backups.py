@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from command import Ledger, run_missing, study
-from pages import fill_all, flat, middle, write_csv, write_page
+from pages import fill_all, flat, middle, publish
 from runs import last_evaluation, machine, significant, train
 
 from mpisgd.mpi.mpiexec import Launcher, find
@@ -114,10 +114,7 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", [{k: v for k, v in r.items() if k != "planned"}
-                                       for r in flat(ledger)])  # fmt: skip
-    write_page(folder, page, ledger)
+    publish(folder, page, lambda ledger: flat(ledger, without=("planned",)), {})
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from command import Ledger, run_missing, study
-from pages import fill_all, flat, legend, middle, panels, save, write_csv, write_page
+from pages import fill_all, flat, legend, middle, panels, publish
 from runs import Run, last_evaluation, machine, made_with, significant, train
 
 from allreduce.network import network
@@ -314,10 +314,7 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the figure, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", flat(ledger))
-    save(figure(ledger), folder / "saturation.png")
-    write_page(folder, page, ledger)
+    publish(folder, page, flat, {"saturation": figure})
 
 
 def add(options: argparse.ArgumentParser) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from command import Ledger
 from crossover import Way, quickest, spans, steps_to
-from pages import fill_all, flat, legend, plus_minus, save, write_csv
-from pages import write_page as write_readme
+from pages import fill_all, flat, legend, plus_minus, publish
 from runs import spread
 from scaling import (
     ALGORITHMS,
@@ -359,10 +358,7 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the figures, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    rows = [{k: v for k, v in row.items() if k != "evaluations"} for row in flat(ledger)]
-    write_csv(folder / "summary.csv", rows)
-    times = Times(ledger)
-    for scaling in SCALINGS:
-        save(figure(times, scaling), folder / f"{scaling}.png")
-    write_readme(folder, page, ledger)
+    publish(
+        folder, page, lambda ledger: flat(ledger, without=("evaluations",)),
+        {each: lambda ledger, each=each: figure(Times(ledger), each) for each in SCALINGS},
+    )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from command import Ledger, run_missing, study
-from pages import fill_all, legend, panels, save, write_csv, write_page
+from pages import fill_all, legend, panels, publish
 from runs import made_with, significant
 
 from allreduce import simulate
@@ -167,10 +167,7 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the figure, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", summary(ledger))
-    save(figure(ledger), folder / "sparse.png")
-    write_page(folder, page, ledger)
+    publish(folder, page, summary, {"sparse": figure})
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:

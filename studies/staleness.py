@@ -23,7 +23,7 @@ from typing import Any
 
 from command import Ledger, add_mnist, groups, run_missing, study
 from mnist import load
-from pages import fill_all, legend, marked, panels, plus_minus, save, write_csv, write_page
+from pages import fill_all, legend, marked, panels, plus_minus, publish
 from runs import Run, made_with, significant, spread
 
 from mpisgd.data import Dataset
@@ -228,10 +228,7 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the figure, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", summary(ledger))
-    save(figure(ledger), folder / "staleness.png")
-    write_page(folder, page, ledger)
+    publish(folder, page, summary, {"staleness": figure})
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:

@@ -30,12 +30,10 @@ from pages import (
     if_all,
     legend,
     panels,
+    publish,
     rates,
     reached,
-    save,
     summary,
-    write_csv,
-    write_page,
 )
 from runs import Run, made_with, parts, significant
 
@@ -195,11 +193,8 @@ def page(text: str, ledger: Ledger) -> str:
 
 def write(folder: Path) -> None:
     """summary.csv, the figures, and the page's tables."""
-    ledger = Ledger(folder / "runs.jsonl")
-    write_csv(folder / "summary.csv", summary(ledger, COLUMNS))
-    if tuned(ledger):
-        save(figure(ledger), folder / "best.png")
-    write_page(folder, page, ledger)
+    best = {"best": lambda ledger: figure(ledger) if tuned(ledger) else None}
+    publish(folder, page, lambda ledger: summary(ledger, COLUMNS), best)
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
