@@ -46,7 +46,7 @@ from allreduce.simulate.records import (
     Event,
     Line,
     Message,
-)  # fmt: skip
+)
 from allreduce.simulate.traffic import Traffic
 from allreduce.simulate.wires import Wires
 

@@ -174,13 +174,12 @@ def _measure(
         rows, octets = part.rows.size, part.octets
         plan = SparsePlan(comm, _schedule(case, size, nodes), chosen.height, deadline=deadline)
 
-        def run() -> None:
+        def run() -> Sparse:
             plan.start(part)
-            plan.wait()
+            return plan.wait()
 
         (seconds,) = timing.repeat(comm, [run], chosen.rule, deadline=deadline)
-        run()
-        wrong = _count_wrong(comm, plan.wait(), case.density, chosen)
+        wrong = _count_wrong(comm, run(), case.density, chosen)
     found = timing.summarise(seconds)._asdict()
     return {
         **case._asdict(), "rows": rows, "ranks": size, "bytes": octets, **found, "wrong": wrong,

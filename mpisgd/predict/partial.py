@@ -11,8 +11,8 @@ from math import log1p, sqrt
 import numpy as np
 
 from mpisgd.predict.order_statistics import mean_times
+from mpisgd.training.quorum import ALL, MAJORITY, SOLO
 
-ALL, SOLO, MAJORITY = "all", "solo", "majority"
 TAKERS = {"minibatch-partial": MAJORITY, "local": ALL, "dasgd": ALL}  # and their default
 
 

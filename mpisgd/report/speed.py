@@ -10,7 +10,7 @@ import numpy as np
 
 from mpisgd.store.reader import Run
 from mpisgd.store.schema import group
-from mpisgd.training.effective import effective_steps, told_delay
+from mpisgd.training.effective import effective_steps
 
 PARTS = tuple(f.name.removesuffix("_s") for f in group("steps") if f.report == "share")
 MEANS = tuple(field for field in group("steps") if field.report == "mean")
@@ -41,7 +41,7 @@ def _lost(run: Run, done: int) -> int:
     """Of the first `done` steps of all ranks: those that they skipped, or did in vain, before a
     partial round whose mean has come. A round of models tells at its merge, `delay` steps later."""
     gradients, used = (run.steps[name][:done].astype(int) for name in ("gradients", "used"))
-    tau, delay = run.config.get("tau") or 1, told_delay(run.config)
+    tau, delay = run.config.get("tau") or 1, run.config.get("delay") or 0
     told = np.arange(tau + delay, done + 1, tau)  # the steps in whose rows it is
     entered = np.add.reduceat(gradients, np.arange(0, done, tau))[: len(told)]
     return int((tau - entered * (used[told - 1] == 1)).sum())

@@ -15,7 +15,7 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "allreduce": (str,),
     "price_as": (str,),
     "tau": (int,),
-    "delay": (int, str),
+    "delay": (int,),
     "xi": NUMBER,
     "merge": (str,),
     "servers": (int,),

@@ -35,7 +35,7 @@ def effective_steps(config: Mapping[str, Any], steps: int) -> float:
     tau = config.get("tau")
     if config.get("algorithm") not in DELAYED or not tau:
         return float(steps)
-    delay, parts = told_delay(config), config.get("fragments") or 1
+    delay, parts = config.get("delay") or 0, config.get("fragments") or 1
     lost = lost_share(config.get("merge"), config.get("xi")) * delay
     merged = [averages(config, steps - part * tau // parts) for part in range(parts)]
     return steps - lost * sum(merged) / parts
@@ -43,14 +43,8 @@ def effective_steps(config: Mapping[str, Any], steps: int) -> float:
 
 def averages(config: Mapping[str, Any], steps: int) -> int:
     """How many averages every tau steps have entered the parameters after `steps` steps."""
-    before = (config.get("switch") or 0) + told_delay(config)
+    before = (config.get("switch") or 0) + (config.get("delay") or 0)
     return max(0, (steps - before) // (config.get("tau") or 1))
-
-
-def told_delay(config: Mapping[str, Any]) -> int:
-    """Steps from an average's start to its merge; 0 where the settings do not tell them."""
-    delay = config.get("delay")
-    return delay if isinstance(delay, int) else 0
 
 
 def idle(config: Mapping[str, Any]) -> str | None:

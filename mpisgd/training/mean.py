@@ -172,9 +172,12 @@ class Mean:
     def _arrive(self) -> Steps:
         for pending in self._pending:
             yield from self.worker.site.wait(pending)
-        if self._arrived:
-            return
-        self._arrived = True
+        if not self._arrived:
+            self._arrived = True
+            yield from self._hear()
+
+    def _hear(self) -> Steps:
+        """What came beside the values, once."""
         get = self._aside.get
         if self.shares.size:
             self._divide_by_shares(get(self._places))

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpisgd.training.mean import CONTROL
-from mpisgd.training.parameters import Parameters
-from mpisgd.training.quorum import ALL, PartialMean, Rounds
+from mpisgd.training.quorum import ALL, Rounds
 
 if TYPE_CHECKING:
     from mpisgd.training.worker import Worker
@@ -29,20 +27,11 @@ class ModelRounds(Rounds):
         self, worker: "Worker", tau: int, quorum: str | int, late: str | None,
         keep_started: bool = False,
     ):  # fmt: skip
-        """`quorum`: see Rounds; `late`: add, or drop."""
-        super().__init__(worker, quorum, tau)
+        super().__init__(worker, worker.parameters, quorum, late, tau)
         self.steps, self.late = worker.steps(), late
-        values = worker.parameters
-        self._sent = Parameters(
-            values.shapes, values.dtype, CONTROL + worker.size, memory=values.memory
-        )
-        self.mean = worker.name(PartialMean(worker, self._sent, in_place=True))
-        self.started = worker.keep("started", values.flat) if keep_started else None
+        self.started = worker.keep("started", worker.parameters.flat) if keep_started else None
         self._behind = worker.keep("samples of the round", 0.0)
-        self._used = worker.samples_used = worker.keep("samples used", 0.0)
         self._missed = 0.0  # samples, of the round whose mean has come in this step
-        adds = late == "add" and self.quorum != ALL
-        self._begun_at = values.like().buffer if adds else None
         self._started = self._began  # the last round that this rank has a part in
         self._skipped = False  # a step since then
         self._met = 0  # the last step behind whose update nothing is left to do

@@ -79,12 +79,7 @@ class PairMean(Mean):
         self._told = [due and due - self.round + 1 for due in self.due]
         self.source.memory.put(self._control, self._told)
 
-    def _arrive(self) -> Steps:
-        for pending in self._pending:
-            yield from self.worker.site.wait(pending)
-        if self._arrived:
-            return
-        self._arrived = True
+    def _hear(self) -> Steps:
         for signal, mean in enumerate(self._aside.get(self._control).tolist()):
             told = (self._told[signal], round(2 * mean) - self._told[signal])
             left = min((rounds for rounds in told if rounds), default=0)

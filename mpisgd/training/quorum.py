@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpisgd.training.mean import Mean
+from mpisgd.training.mean import CONTROL, Mean
+from mpisgd.training.parameters import Parameters
 
 if TYPE_CHECKING:
     from mpisgd.training.worker import Worker
@@ -52,9 +53,13 @@ class Rounds:
     What interrupts a computation at its looks: a round has begun. `answer` is the heirs'.
     """
 
-    def __init__(self, worker: "Worker", quorum: str | int, every: int = 1):
-        """`quorum`: solo, the first to come begins a round; majority, one drawn does; a number: it
-        begins when so many have come; all: nobody is late."""
+    def __init__(
+        self, worker: "Worker", values: Parameters, quorum: str | int, late: str | None,
+        every: int = 1,
+    ):  # fmt: skip
+        """`values`: like what is averaged. `quorum`: solo, the first to come begins a round;
+        majority, one drawn does; a number: it begins when so many have come; all: nobody is late.
+        `late`: add, or drop."""
         rank, size = worker.rank, worker.size
         self.worker, self.every = worker, every
         self._began = self._told = worker.step // every * every  # the last: heard of, told on
@@ -70,6 +75,12 @@ class Rounds:
             counts = rank == COUNTER
             self._comes = worker.site.notices(others if counts else [], [] if counts else [COUNTER])
             worker.site.interrupts = self
+        extra = CONTROL + size
+        self._sent = Parameters(values.shapes, values.dtype, extra, memory=values.memory)
+        self.mean = worker.name(PartialMean(worker, self._sent, in_place=True))
+        self._used = worker.samples_used = worker.keep("samples used", 0.0)
+        adds = late == "add" and self.quorum != ALL
+        self._begun_at = worker.parameters.like().buffer if adds else None
 
     def answer(self) -> Generator[None, None, bool]:
         """What is done at a look at which a round has begun; whether the computation goes on."""

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpisgd.training.mean import CONTROL
-from mpisgd.training.parameters import Parameters
-from mpisgd.training.quorum import ALL, PartialMean, Rounds, scale
+from mpisgd.training.quorum import ALL, Rounds, scale
 
 if TYPE_CHECKING:
     from mpisgd.training.worker import Worker
@@ -24,17 +22,7 @@ class GradientRounds(Rounds):
     """
 
     def __init__(self, worker: "Worker", quorum: str | int, late: str):
-        """`quorum`: see Rounds; `late`: drop or add."""
-        super().__init__(worker, quorum)
-        gradient = worker.gradient
-        self._sent = Parameters(
-            gradient.shapes, gradient.dtype, CONTROL + worker.size, memory=gradient.memory
-        )
-        self.mean = PartialMean(worker, self._sent, in_place=True)
-        worker.means.append(self.mean)
-        self._used = worker.samples_used = worker.keep("samples used", 0.0)
-        adds = late == "add" and self.quorum != ALL
-        self._begun_at = worker.parameters.like().buffer if adds else None
+        super().__init__(worker, worker.gradient, quorum, late)
         self.over = 0  # the last round that is over
         self._answer: Answer | None = None
         self.gradients = self.samples = self.age = 0

@@ -1,13 +1,13 @@
 """Who moves an all-reduce on: the rank itself when it looks, or a thread beside it."""
 
-import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from allreduce.plan import Runner, wait_until
+from mpisgd.worlds.flights import Flight
 
 PAUSE = 5e-5  # s a thread sleeps between looks while its rank computes: it needs the same core
 
@@ -15,25 +15,14 @@ PAUSE = 5e-5  # s a thread sleeps between looks while its rank computes: it need
 Clock = Callable[[], float]  # seconds since the run began
 
 
-class _Pending:
-    """A plan, when it was started last and its arrival was noticed, and what it sent."""
+class _Pending(Flight):
+    """Of a plan."""
 
     plan: Any
-    began_s = ended_s = math.nan
-    sent_bytes = 0
 
     def meet(self, number: int, met: Any) -> None:
         """Of pairs: whom each rank meets from the next start on, which is of round `number`."""
         self.plan.meet(met)
-
-    def state(self) -> dict[str, float]:
-        told = {"began_s": self.began_s, "ended_s": self.ended_s}
-        return told | {"sent_bytes": float(self.sent_bytes)}
-
-    def restore(self, state: Mapping[str, float]) -> None:
-        """As if it had arrived: a plan that was not started is not waited for."""
-        self.began_s, self.ended_s = state["began_s"], state["ended_s"]
-        self.sent_bytes = int(state.get("sent_bytes", 0))  # older checkpoints do not say
 
 
 class PolledAllreduce(_Pending):

@@ -11,6 +11,7 @@ from allreduce.pairs import PAIR, matching
 from allreduce.schedule import Schedule
 from allreduce.simulate.records import Collective
 from allreduce.wire import Wire
+from mpisgd.worlds.flights import Flight
 
 if TYPE_CHECKING:
     from mpisgd.worlds.virtual import Clock
@@ -44,14 +45,13 @@ class Group:
         return collective
 
 
-class VirtualAllreduce:
+class VirtualAllreduce(Flight):
     """One rank's end of a plan."""
 
     def __init__(self, group: Any, rank: int, buffer: np.ndarray, error: Any):
         self.group, self.rank, self.buffer, self.error = group, rank, buffer, error
         self.collective: Collective | None = None  # None: it has arrived before a rest
         self.began_s = self.ended_s = 0.0
-        self.sent_bytes = 0
 
     def start(self) -> None:
         self.began_s = self.group.clock.times[self.rank]
@@ -62,13 +62,8 @@ class VirtualAllreduce:
     def _sent(self, schedule: Schedule) -> tuple[int, ...]:
         return sent(self.group.wire, schedule, self.buffer.size, self.buffer.itemsize)
 
-    def state(self) -> dict[str, float]:
-        told = {"began_s": self.began_s, "ended_s": self.ended_s}
-        return told | {"sent_bytes": float(self.sent_bytes)}
-
     def restore(self, state: Mapping[str, float]) -> None:
-        self.began_s, self.ended_s = state["began_s"], state["ended_s"]
-        self.sent_bytes = int(state.get("sent_bytes", 0))  # older checkpoints do not say
+        super().restore(state)
         self.collective = None
 
 
