@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plugin_page import CHECKOUT, TYPED, blocks, commands, write_files
 
 from mpisgd import cli
 from mpisgd.experiment.experiment import Experiment
@@ -20,19 +21,8 @@ from mpisgd.values import plugins
 from mpisgd.values.errors import UsageError
 from mpisgd.values.schedules import build, digests
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-PAGE = (CHECKOUT / "docs" / "plugins.md").read_text(encoding="utf-8")
 SHORT = ["--steps", "12", "--evaluate-every", "0", "--seed", "3"]
 HEAVY = ["train", "--algorithm", "heavy.py:heavy", "--tau", "3", "--set", "beta=0.4", *SHORT]
-
-
-def blocks(text, language):
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
-
-
-def commands(start):
-    lines = [line for block in blocks(PAGE, "sh") for line in block.splitlines()]
-    return [line for line in lines if line.startswith(start)]
 
 
 @pytest.fixture
@@ -40,10 +30,7 @@ def shop(tmp_path, monkeypatch):
     """A folder with the files of the page, where commands run."""
     for variable in cli.BLAS_VARIABLES:
         monkeypatch.setenv(variable, "1")
-    for block in blocks(PAGE, "python"):
-        name = re.match(r"# (\w+\.py)\n", block)
-        assert name, "each block says its file's name"
-        (tmp_path / name[1]).write_text(block)
+    write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -191,41 +178,6 @@ def test_a_file_of_options_and_flags_add_up(shop):
     assert outcome("a.h5")[0]["plugin_options"] == expected
     assert cli.main([*words, "--set", "spread=0.25", "--overwrite"]) == 0
     assert "spread=0.25" in outcome("a.h5")[0]["plugin_options"]
-
-
-TYPED = '''
-from typing import Literal, Optional
-import numpy
-
-def every(worker, needed: "int", *, number: float = 1, flag=False, word="a",
-          one: Literal[1, "b"] = 1, some: Optional[int] = None, other: "str | None" = "x",
-          array=numpy.zeros(3)):
-    yield
-def bad(worker, array: numpy.ndarray):
-    yield
-def broken(worker, x: Unknown = 1):
-    yield
-def few():
-    yield
-plain = 3
-class Loose:
-    def __init__(self, dataset):
-        self.shapes = {}
-def load():
-    return 3
-def load_path(path):
-    return path
-def refuses(dataset):
-    raise RuntimeError("no such\\ncolour")
-class Noisy:
-    def __init__(self, dataset, noise=1.0):
-        pass
-def wrong(size):
-    from allreduce.schedule import Schedule
-    return Schedule(size, 1, ())
-def slow(rank, step):
-    return -1
-'''  # fmt: skip
 
 
 @pytest.fixture
