@@ -208,8 +208,10 @@ class CommunicatorSite:
             self.comm if self.thread is None else self.thread.comm, buffer, mean=True,
             tag=len(self._allreduces), chunks=self.chunks, deadline=self.deadline, **wired,
         )  # fmt: skip
-        pending: Any = PolledAllreduce(plan, self._begin, self._look, self.now)
-        if self.thread is not None:
+        pending: PolledAllreduce | ThreadedAllreduce
+        if self.thread is None:
+            pending = PolledAllreduce(plan, self._begin, self._look, self.now)
+        else:
             pending = ThreadedAllreduce(self.thread, plan, self.now)
         self._allreduces.append(pending)
         return pending
