@@ -20,6 +20,12 @@ SAYS = {
     "other": "Intel(R) Something for Linux\n",
 }
 HOSTS = Hosts(("10.77.0.1", "10.77.0.2"), "/agent", "e0")
+# Stands for Open MPI's, which writes into a folder of its own until its end.
+WRITING = """#!/bin/sh
+mkdir "$PRTE_MCA_prte_local_tmpdir_base/ompi.$$"
+echo "$PRTE_MCA_prte_local_tmpdir_base"
+exec sleep 600
+"""
 # Stands for a job whose ranks leave the session and do not listen to SIGTERM.
 STUBBORN = """#!/bin/sh
 case $1 in --version) echo "{version}"; exit 0 ;; esac
@@ -184,6 +190,29 @@ def fail(job: Job, up: Path, error: type[BaseException]) -> None:
     wait_for(up.exists)
     assert len(job.processes()) >= 2
     raise error
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_killed_mpiexec_wrote_goes_with_the_job(tmp_path, monkeypatch, number):
+    """Open MPI starts nothing under a process id whose files are still there."""
+    monkeypatch.setattr(mpiexec.tempfile, "tempdir", str(tmp_path))
+    path = program(tmp_path / "mpiexec", WRITING)
+    with Launcher(path, "openmpi", "").start(1, ["x"]) as job:
+        assert job.process.stdout is not None
+        folder = Path(job.process.stdout.readline().strip())
+        assert folder.parent == tmp_path
+        assert (folder / f"ompi.{job.process.pid}").is_dir()
+        job.process.send_signal(number)
+        job.process.wait(60)
+    assert list(tmp_path.iterdir()) == [Path(path)]
+
+
+@pytest.mark.parametrize("named", ["PRTE_MCA_prte_local_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"])
+def test_a_folder_that_somebody_named_for_open_mpi_stays(tmp_path, monkeypatch, named):
+    path = program(tmp_path / "mpiexec", '#!/bin/sh\nenv | grep "^PRTE_MCA_prte_"\n')
+    monkeypatch.setenv(named, "/scratch/me")
+    done = Launcher(path, "openmpi", "").run(1, ["x"], timeout=60)
+    assert done.stdout == f"{named}=/scratch/me\n"
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

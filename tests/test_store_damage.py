@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_store import CONFIG, finished, killed_run, writer
+from test_store import CONFIG, finished, writer
+from test_store_kills import killed_run
 
 from mpisgd.store import superblock
 from mpisgd.store.opening import DamagedFile

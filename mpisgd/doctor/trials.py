@@ -17,6 +17,10 @@ KNOWN = (
     (r"unsupported PMI version", "the MPI that Python has loaded is not the one of this mpiexec"),
     (r"attempt to run as root", "refuses to start as root"),
     (r"not enough slots", "fewer slots (cores) than ranks"),
+    (
+        r"listener thread failed to start",
+        "Open MPI finds files of a killed mpiexec that had its process id: remove /tmp/ompi.*",
+    ),
     (r"No network interfaces were found", "no network interface that it may use"),
 )
 TAIL = 200  # characters of what a failed trial said

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,10 @@ KINDS = {
 }
 PLACED = ("impi", "mpich", "openmpi")  # whose ranks can be put on hosts of a lab
 MARK = "MPISGD_LAUNCH"
+# Where Open MPI's mpiexec keeps its files while it runs: /tmp/ompi.PID by default. One that was
+# killed leaves them, and none starts later under the same process id ("listener thread failed").
+SESSIONS = "PRTE_MCA_prte_local_tmpdir_base"
+SESSIONS_ANYWHERE = "PRTE_MCA_prte_tmpdir_base"  # on all nodes; not both
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
 NETMOD = "MPIR_CVAR_CH4_NETMOD"
 GRACE_S = 2.0
@@ -115,7 +120,8 @@ class Job:
 
     Inside, an exception, Ctrl-C, SIGTERM or SIGHUP ends the job first, then takes its course.
     Ranks leave mpiexec's process group (Open MPI) and its session (daemons), so the processes of a
-    job are known by a variable of their environment.
+    job are known by a variable of their environment. What Open MPI writes while it runs is in a
+    folder of the job's own, which goes with it.
     """
 
     def __init__(
@@ -130,11 +136,13 @@ class Job:
         outer = environment.get(MARK)
         mark = f"{outer}:{self.token}" if outer else self.token
         pipe = subprocess.PIPE if capture else None
+        self._sessions = tempfile.TemporaryDirectory(prefix="mpisgd-", ignore_cleanup_errors=True)
+        sessions = {} if SESSIONS_ANYWHERE in environment else {SESSIONS: self._sessions.name}
         self._handlers: dict[int, Any] = {}
         self._came: list[int] = []
         self.process = subprocess.Popen(
             list(words),
-            env={**environment, MARK: mark},
+            env={**sessions, **environment, MARK: mark},
             cwd=directory,
             stdin=subprocess.DEVNULL,
             stdout=pipe,
@@ -205,6 +213,7 @@ class Job:
                 self._gone(GRACE_S)
         finally:
             self._kill()
+            self._sessions.cleanup()
 
     def _kill(self) -> None:
         for _ in range(KILL_TRIES):

