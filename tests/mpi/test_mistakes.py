@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mpisgd.mpi.mpiexec import Job
+
 
 def start(mpi, *apps: list[str]) -> subprocess.CompletedProcess[str]:
     """One rank for each list of options of `mpisgd train`, which differ."""
@@ -13,7 +15,8 @@ def start(mpi, *apps: list[str]) -> subprocess.CompletedProcess[str]:
     for options in apps[1:]:
         words += [":", "-n", "1", mpi.python, "-m", "mpisgd", "train", *options]
     environment = {**os.environ, **added, **mpi.variables}
-    return subprocess.run(words, capture_output=True, text=True, timeout=150, env=environment)
+    with Job(words, environment) as job:
+        return job.wait(150)
 
 
 @pytest.mark.parametrize(
