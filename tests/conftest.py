@@ -59,6 +59,13 @@ def _started(ranks: Ranks) -> Ranks:
     return ranks
 
 
+@pytest.fixture(autouse=True)
+def a_device_begins_anew() -> None:
+    """What the double of a device draws follows from the test alone, not from those before it."""
+    if (runtime := sys.modules.get("allreduce.testing.device.runtime")) is not None:
+        runtime.recover()
+
+
 @pytest.fixture
 def studies_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tests import the scripts of studies/ by their names; nobody behind them finds these."""

@@ -74,7 +74,8 @@ class Local(threading.local):
 Operation = Callable[[], object]  # False: not done yet, to be asked again
 lock = threading.RLock()
 local = Local()
-_random = random.Random(int(os.environ.get(PREFIX + "SEED", "0")))
+_seed = int(os.environ.get(PREFIX + "SEED", "0"))
+_random = random.Random(_seed)
 _streams: "weakref.WeakSet[Stream]" = weakref.WeakSet()
 _events: "weakref.WeakValueDictionary[int, Event]" = weakref.WeakValueDictionary()
 _numbers = itertools.count()
@@ -96,9 +97,10 @@ def synchronize() -> None:
 
 
 def recover() -> None:
-    """Forget the error and what was queued, as a new process would: for tests."""
+    """Forget the error, what was queued and what was drawn, as a new process would: for tests."""
     global _failed, _done
     _failed = _done = 0
+    _random.seed(_seed)
     for stream in list(_streams):
         stream.position += len(stream.queue)
         stream.queue.clear()

@@ -22,7 +22,8 @@ WRITERS: list[RemoteWriter] = []
 
 
 def kill_writer() -> None:
-    """As a full node would, out of memory."""
+    """As a full node would, out of memory; what it has been told so far is in the file."""
+    WRITERS[0].settle()
     WRITERS[0]._process.kill()
 
 
