@@ -7,7 +7,8 @@ skips those: any number of processes, each with other --only, may share it.
 The 2,450 steps, one-cycle rate, momentum, weight decay, tau and d of Zhou et al. 2020 (arXiv
 2006.00441), Table I, with 8 virtual workers of 16 samples, a small residual network and images of
 half the side. Rates by one rule (`wanted`), on seeds that no result uses. And mini-batch and Local
-laid out for the virtual time that DaSGD takes.
+laid out for the virtual time that DaSGD takes; all three with the other kind of weight decay, and
+with the paper's 32 workers.
 """
 
 if __name__ == "__main__":
@@ -38,6 +39,7 @@ RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)  # peaks; the first is the pa
 TUNING, SEEDS = (101, 102), (1, 2, 3, 4, 5)
 # The butterfly of 8 ranks takes 0.1065 ms for this network; t_c = 0.65 t_p as in `table_one`.
 NETWORK, STEP_S = "titanx-20g", 1.64e-4
+LOW = (0.0025, 0.005, 0.01, 0.02, 0.04)  # peaks for DiLoCo, whose outer momentum lengthens steps
 FIXED = {
     "model": "resnet8", "hidden": (8,), "data": "cifar10", "augment": "crop-flip", "batch": BATCH,
     "momentum": 0.9, "weight_decay": 0.01, "rate_schedule": "one-cycle",
@@ -51,21 +53,54 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "DaSGD, xi 0.5": DASGD | {"xi": 0.5, "merge": "convex"},
     "delta": DASGD | {"merge": "delta"},
     "overwrite": DASGD | {"merge": "overwrite"},
-    "DiLoCo": {"algorithm": "diloco", "tau": 4},
 }
-FURTHER = ("DaSGD, xi 0.5", "delta", "overwrite", "DiLoCo")
+DILOCO = {
+    f"DiLoCo, outer rate {rate:g}": {
+        "algorithm": "diloco", "tau": 4, "outer_rate": rate, "outer_momentum": 0.9,
+    }
+    for rate in (0.5, 0.7, 1.0)
+}  # fmt: skip
+"""Of these the one goes on that does best at the screening, at its best peak."""
+MAIN = ("mini-batch", "Local", "DaSGD, xi 0.25")
+FURTHER = ("DaSGD, xi 0.5", "delta", "overwrite")
 """Not tuned: at the rate of Local, which is that of all three that are."""
 CORRECTED = "DaSGD, xi 0.25, Local's rate corrected"
 """Not tuned: the rate at which, to first order, it behaves as Local at Local's best."""
 IN_TIME = {"mini-batch, in DaSGD's time": 1486, "Local, in DaSGD's time": 2108}
 """Steps that take the 402 virtual ms of DaSGD's 2,450, with a one-cycle of their own; at the rate
 tuned at 1,225 steps."""
-NAMES = [*ALGORITHMS, CORRECTED, *IN_TIME]
+NAMES = [*ALGORITHMS, *DILOCO, CORRECTED, *IN_TIME]
+DECOUPLED = {f"{name}, decoupled decay": name for name in MAIN}
+"""Weight decay beside the update, not in the gradient; the rate tuned without that."""
+WIDE_RANKS, WIDE_STEPS = 32, 612  # as many samples as STEPS of RANKS, less 256
+WIDE_STEP_S = 1.04e-3  # the butterfly of 32 ranks takes 0.674 ms: t_c = 0.65 t_p again
+WIDE = {f"{name}, 32 workers": name for name in MAIN}
+SCALED = {f"{name}, 32 workers, 4 times the rate": name for name in MAIN}
+"""The rates of 8 workers, and those times the samples of a step: linear scaling, with the rise of
+the one-cycle for a warm-up."""
+VARIANTS = DECOUPLED | WIDE | SCALED
 
 
 def plain(name: str) -> str:
-    """The row of ALGORITHMS that a name stands for."""
-    return "DaSGD, xi 0.25" if name == CORRECTED else name.removesuffix(", in DaSGD's time")
+    """The row of ALGORITHMS or DILOCO that a name stands for."""
+    if name == CORRECTED:
+        return "DaSGD, xi 0.25"
+    return VARIANTS.get(name) or name.removesuffix(", in DaSGD's time")
+
+
+def options(name: str) -> dict[str, Any]:
+    """The algorithm's options."""
+    return (ALGORITHMS | DILOCO)[plain(name)]
+
+
+def ranks(name: str) -> int:
+    """How many workers."""
+    return WIDE_RANKS if name in WIDE | SCALED else RANKS
+
+
+def length(name: str) -> int:
+    """Steps of a result."""
+    return WIDE_STEPS if name in WIDE | SCALED else IN_TIME.get(name, STEPS)
 
 
 def halved(dataset: Dataset) -> Dataset:
@@ -91,11 +126,31 @@ def tuning_loss(ledger: Ledger, name: str, rate: float, steps: int) -> float | N
 
 
 def best(ledger: Ledger, name: str, steps: int) -> float | None:
-    """The one of RATES of the least tuning loss; None while a run is missing."""
-    losses = {rate: tuning_loss(ledger, name, rate, steps) for rate in RATES}
+    """The one of the screened peaks of the least tuning loss; None while a run is missing."""
+    losses = {rate: tuning_loss(ledger, name, rate, steps) for rate in peaks(name)}
     if None in losses.values():
         return None
-    return min(RATES, key=lambda rate: losses[rate])  # type: ignore[arg-type, return-value]
+    return min(losses, key=lambda rate: losses[rate])  # type: ignore[arg-type, return-value]
+
+
+def peaks(name: str) -> tuple[float, ...]:
+    """What is screened."""
+    return LOW if name in DILOCO else RATES
+
+
+def screening(name: str) -> list[Cell]:
+    """The shortest runs."""
+    return [one for rate in peaks(name) for one in choosing(name, rate, SCREEN)]
+
+
+def best_outer(ledger: Ledger) -> str | None:
+    """The one of DILOCO that goes on; None while a run of their screening is missing."""
+    losses = {}
+    for name in DILOCO:
+        if (rate := best(ledger, name, SCREEN)) is None:
+            return None
+        losses[name] = tuning_loss(ledger, name, rate, SCREEN)
+    return min(losses, key=lambda name: losses[name])  # type: ignore[arg-type, return-value]
 
 
 def choosing(name: str, rate: float, steps: int) -> list[Cell]:
@@ -117,18 +172,22 @@ def settled(ledger: Ledger, name: str) -> tuple[list[float], float | None]:
 
 def wanted(ledger: Ledger, name: str, seeds: Sequence[int] = SEEDS) -> list[Cell]:
     """The runs that can be made now: screening, then settling, then results."""
+    if name in DILOCO and (outer := best_outer(ledger)) != name:
+        return [] if outer else [one for several in DILOCO for one in screening(several)]
     untuned = name == CORRECTED or name in FURTHER
     rates, rate = settled(ledger, "Local" if untuned else plain(name))
-    if name in ALGORITHMS and not untuned:
+    if name == plain(name) and not untuned:
         if not rates:
-            return [c for one in RATES for c in choosing(name, one, SCREEN)]
+            return screening(name)
         if rate is None:
             return [c for one in rates for c in choosing(name, one, SETTLE)]
     if rate is None:
         return []
     if name == CORRECTED:
-        rate = float(f"{rate * STEPS / effective_steps(ALGORITHMS[plain(name)], STEPS):.4g}")
-    return [cell(name, rate, seed, IN_TIME.get(name, STEPS)) for seed in seeds]
+        rate = float(f"{rate * STEPS / effective_steps(options(name), STEPS):.4g}")
+    if name in SCALED:
+        rate *= WIDE_RANKS // RANKS
+    return [cell(name, rate, seed, length(name)) for seed in seeds]
 
 
 def halves(ledger: Ledger) -> list[Cell]:
@@ -140,8 +199,13 @@ def halves(ledger: Ledger) -> list[Cell]:
 
 def values(of: Cell) -> dict[str, Any]:
     """The fields of the cell's Experiment; ten evaluations."""
-    varied = {"rate": of["rate"], "seed": of["seed"], "steps": of["steps"]}
-    return FIXED | ALGORITHMS[plain(of["name"])] | varied | {"evaluate_every": of["steps"] // 10}
+    name, steps = of["name"], of["steps"]
+    varied = {"rate": of["rate"], "seed": of["seed"], "steps": steps, "evaluate_every": steps // 10}
+    if name in DECOUPLED:
+        varied["decoupled"] = True
+    if name in WIDE | SCALED:
+        varied["step_time_s"] = WIDE_STEP_S
+    return FIXED | options(name) | varied
 
 
 def finished(values: Cell, ranks: int, datasets: tuple[Dataset, Dataset]) -> dict[str, Any]:
@@ -165,19 +229,21 @@ def small_images(path: str) -> tuple[Dataset, Dataset]:
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
     datasets = small_images(arguments.data)
-    seeds, names = SEEDS[: arguments.seeds], arguments.only or NAMES
+    seeds, names = SEEDS[: arguments.seeds], arguments.only or [*NAMES, *VARIANTS]
 
     def asked(name: str) -> list[Cell]:
         short = [one for one in halves(ledger) if one["name"] == name]
         return short if arguments.half else [*wanted(ledger, name, seeds), *short]
 
-    run_wanted(names, asked, ledger, lambda one: finished(values(one), RANKS, datasets))
+    run_wanted(
+        names, asked, ledger, lambda one: finished(values(one), ranks(one["name"]), datasets)
+    )
 
 
 def add(options: argparse.ArgumentParser) -> None:
     add_data(options, "cifar10", "CIFAR-10's files")
     options.add_argument("--half", action="store_true", help="half the length only, at one rate")
-    options.add_argument("--only", nargs="*", choices=NAMES, help="algorithms")
+    options.add_argument("--only", nargs="*", choices=[*NAMES, *VARIANTS], help="algorithms")
     options.add_argument("--seeds", type=int, default=len(SEEDS), help="of results, the first few")
 
 

@@ -8,18 +8,22 @@ from typing import Any
 import numpy as np
 from command import Group, Ledger, groups
 from full_length import (
-    ALGORITHMS,
     BATCH,
-    FURTHER,
+    DECOUPLED,
+    DILOCO,
     IN_TIME,
+    MAIN,
     NAMES,
     RANKS,
+    SCALED,
     SCREEN,
     SETTLE,
     STEPS,
+    WIDE,
     Row,
     halves,
-    plain,
+    length,
+    options,
     settled,
     tuning_loss,
     wanted,
@@ -36,7 +40,7 @@ ENDS = {
 LOOKS = {
     "mini-batch": "#222222", "Local": "#ee6677", "DaSGD, xi 0.25": "#4477aa",
     "DaSGD, xi 0.25, Local's rate corrected": "#66ccee", "DaSGD, xi 0.5": "#aa3377",
-    "delta": "#228833", "overwrite": "#ccbb44", "DiLoCo": "#999933",
+    "delta": "#228833", "overwrite": "#ccbb44", **dict.fromkeys(DILOCO, "#ee9955"),
 }  # fmt: skip
 SET_UP = f"resnet8 of width 8, {RANKS} virtual workers"
 FEWEST = 3  # seeds of what the page shows
@@ -46,11 +50,11 @@ COMPARED = (
 )  # fmt: skip
 
 
-def results(ledger: Ledger) -> list[Group]:
+def results(ledger: Ledger, names: Iterable[str] = NAMES) -> list[Group]:
     """(cell without its seed, finished lines) of each algorithm whose rate has settled."""
     found = []
-    for name in NAMES:
-        cells = [one for one in wanted(ledger, name) if one["steps"] == IN_TIME.get(name, STEPS)]
+    for name in names:
+        cells = [one for one in wanted(ledger, name) if one["steps"] == length(name)]
         found += [(one, lines) for one, lines in groups(ledger, cells) if len(lines) >= FEWEST]
     return found
 
@@ -58,7 +62,7 @@ def results(ledger: Ledger) -> list[Group]:
 def rates(ledger: Ledger) -> list[Row]:
     """What each rate came to, at the lengths at which it was judged."""
     rows = []
-    for name in [one for one in ALGORITHMS if one not in FURTHER]:
+    for name in (*MAIN, *DILOCO):
         tried = sorted(
             {line["cell"]["rate"] for line in ledger.lines.values() if line["cell"]["name"] == name}
         )
@@ -68,9 +72,9 @@ def rates(ledger: Ledger) -> list[Row]:
                 loss = tuning_loss(ledger, name, rate, steps)
                 row[f"{rate:g}"] = "" if loss is None else shown(loss)
             _, chosen = settled(ledger, name)
-            rows.append(
-                row | {"chosen": "" if chosen is None or steps == SCREEN else f"{chosen:g}"}
-            )
+            row["chosen"] = "" if chosen is None or steps == SCREEN else f"{chosen:g}"
+            if any(row.get(f"{rate:g}") for rate in tried):
+                rows.append(row)
     columns = sorted({float(key) for row in rows for key in row if key[0].isdigit()})
     order = ["algorithm", "steps", *(f"{rate:g}" for rate in columns), "chosen"]
     return [{key: row.get(key, "") for key in order} for row in rows]
@@ -80,10 +84,10 @@ def shown(loss: float) -> str:
     return f"{loss:.3f}" if math.isfinite(loss) else "not finite"
 
 
-def outcomes(ledger: Ledger) -> list[Row]:
+def outcomes(groups_found: Iterable[Group]) -> list[Row]:
     """Each algorithm at the end of its steps."""
     rows: list[Row] = []
-    for one, lines in results(ledger):
+    for one, lines in groups_found:
         row: Row = {"algorithm": one["name"], "steps": one["steps"]}
         row |= {"peak rate": f"{one['rate']:g}", "seeds": len(lines)}
         row["effective steps"] = f"{lines[0]['share'] * one['steps']:.0f}"
@@ -116,11 +120,32 @@ def common(*found: Iterable[Row]) -> list[list[Row]]:
 
 def differences(ledger: Ledger) -> list[Row]:
     """After equally many steps: each less mini-batch, and less Local."""
-    found = {one["name"]: lines for one, lines in results(ledger) if one["steps"] == STEPS}
-    names = list(found)
-    return compared(found, [(name, names[0]) for name in names[1:]]) + compared(
-        found, [(name, names[1]) for name in names[2:]]
-    )
+    found = named([group for group in results(ledger) if group[0]["steps"] == STEPS])
+    return compared(found, versus(list(found)))
+
+
+def versus(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each with the first, and with the second."""
+    return [(name, names[at]) for at in (0, 1) for name in names[at + 1 :]]
+
+
+def named(groups_found: Iterable[Group]) -> dict[str, list[Row]]:
+    """Finished lines by their algorithm."""
+    return {one["name"]: lines for one, lines in groups_found}
+
+
+def decays(ledger: Ledger) -> list[Row]:
+    """What the kind of weight decay changes: in each, and in what lies between them."""
+    found = named(results(ledger, [*MAIN, *DECOUPLED]))
+    return compared(found, [*DECOUPLED.items(), *versus(list(DECOUPLED))])
+
+
+def wide(ledger: Ledger) -> list[Row]:
+    """Of 32 workers: at each rate each less mini-batch and less Local, and what the rate
+    changes."""
+    found = named(results(ledger, [*WIDE, *SCALED]))
+    rates = zip(SCALED, WIDE, strict=True)
+    return compared(found, [*versus(list(WIDE)), *versus(list(SCALED)), *rates])
 
 
 def halfway(found: Mapping[str, list[Row]]) -> list[Row]:
@@ -139,13 +164,13 @@ def halfway(found: Mapping[str, list[Row]]) -> list[Row]:
 
 def half(ledger: Ledger) -> list[Row]:
     """All algorithms at half the length."""
-    return halfway({one["name"]: lines for one, lines in groups(ledger, halves(ledger))})
+    return halfway(named(groups(ledger, halves(ledger))))
 
 
 def equal_time(ledger: Ledger) -> list[Row]:
     """What ends when DaSGD does less those that were laid out for its time."""
-    found = {one["name"]: lines for one, lines in results(ledger)}
-    names = [name for name in found if "delay" in ALGORITHMS[plain(name)] and name not in IN_TIME]
+    found = named(results(ledger))
+    names = [name for name in found if "delay" in options(name)]
     return compared(found, [(name, other) for other in IN_TIME for name in names])
 
 
@@ -156,15 +181,15 @@ def break_even(ledger: Ledger) -> list[Row]:
     the means at its two lengths; what varies over seeds is the difference to its runs of full
     length.
     """
-    found = {one["name"]: lines for one, lines in results(ledger)}
+    found = named(results(ledger))
     rows: list[Row] = []
     if not {SHORT, "mini-batch"} <= set(found):
         return rows
     for name in found:
-        options = ALGORITHMS[plain(name)]
-        if name in IN_TIME or "tau" not in options:
+        told = options(name)
+        if name in IN_TIME or "tau" not in told:
             continue
-        waits = 0 if "delay" in options else 1 / options["tau"]
+        waits = 0 if "delay" in told else 1 / told["tau"]
         row: Row = {"algorithm": name}
         for heading, column, *_ in COMPARED:
             slope = float(np.mean(behind(found, "mini-batch", SHORT, column)))
@@ -232,9 +257,12 @@ def over_time(found: Iterable[Group]) -> Any:
 def page(text: str, ledger: Ledger) -> str:
     """The page `text` with its tables from the ledger."""
     tables = {
-        "rates": rates(ledger), "outcomes": outcomes(ledger), "differences": differences(ledger),
+        "rates": rates(ledger), "outcomes": outcomes(results(ledger)),
+        "differences": differences(ledger),
         "time": equal_time(ledger), "even": break_even(ledger),
         "half": half(ledger), "made": cost(ledger),
+        "decoupled": outcomes(results(ledger, DECOUPLED)), "decays": decays(ledger),
+        "wide": outcomes(results(ledger, [*WIDE, *SCALED])), "wide-differences": wide(ledger),
     }  # fmt: skip
     return fill_all(text, tables)
 

@@ -108,6 +108,60 @@ def test_the_corrected_rate_makes_as_much_of_a_step_as_locals(tmp_path):
     assert rate == pytest.approx(0.04 / (1 - 0.75 / 4), rel=1e-3)  # tau 4, d 1, xi 0.25
 
 
+def test_the_outer_rate_that_is_best_in_short_runs_goes_on_alone(tmp_path):
+    from command import Ledger
+    from full_length import DILOCO, LOW, SETTLE, wanted
+
+    ledger, (first, second, third) = Ledger(tmp_path / "runs.jsonl"), DILOCO
+    short = wanted(ledger, first)
+    assert {(one["name"], one["rate"]) for one in short} == {(n, r) for n in DILOCO for r in LOW}
+    finished(ledger, short[:-1], lambda cell: 2 - (cell["name"] == second) + cell["rate"])
+    assert wanted(ledger, second) == short
+    finished(ledger, short[-1:], lambda cell: 2.0)
+    assert wanted(ledger, first) == wanted(ledger, third) == []
+    judging = wanted(ledger, second)
+    assert {one["steps"] for one in judging} == {SETTLE}
+    assert {one["rate"] for one in judging} == {0.00125, 0.0025, 0.005}
+
+
+def test_what_varies_is_the_decay_or_the_workers_at_the_rate_of_the_rest():
+    from command import Ledger
+    from full_length import (
+        BATCH,
+        DECOUPLED,
+        RANKS,
+        SCALED,
+        STEPS,
+        VARIANTS,
+        WIDE,
+        ranks,
+        values,
+        wanted,
+    )
+
+    from mpisgd.experiment.experiment import Experiment
+
+    ledger = Ledger(ROOT / "results" / "study-full-length" / "runs.jsonl")
+    for name, plain in VARIANTS.items():
+        one, (whole, *_) = wanted(ledger, name)[0], wanted(ledger, plain)
+        differ = {key for key, value in values(one).items() if values(whole).get(key) != value}
+        Experiment.read(values(one))
+        if name in DECOUPLED:
+            assert differ == {"decoupled"}
+            continue
+        samples = one["steps"] * BATCH * ranks(name)
+        assert 0 <= STEPS * BATCH * RANKS - samples < BATCH * ranks(name)  # equally many
+        assert differ == {"steps", "evaluate_every", "step_time_s", *["rate"] * (name in SCALED)}
+        assert one["rate"] / whole["rate"] == (ranks(name) / RANKS if name in SCALED else 1)
+    assert {*WIDE, *SCALED, *DECOUPLED} == {*VARIANTS}
+
+
+def test_pairs_are_with_the_first_and_with_the_second():
+    from full_length_figures import versus
+
+    assert versus(["a", "b", "c"]) == [("b", "a"), ("c", "a"), ("c", "b")]
+
+
 def test_the_committed_page_shows_what_its_runs_say():
     from command import Ledger
     from full_length_figures import page
