@@ -11,6 +11,7 @@ from full_length import (
     BATCH,
     DECOUPLED,
     DILOCO,
+    FURTHER,
     IN_TIME,
     MAIN,
     NAMES,
@@ -20,10 +21,12 @@ from full_length import (
     SETTLE,
     STEPS,
     WIDE,
+    WIDE_RANKS,
     Row,
     halves,
     length,
     options,
+    ranks,
     settled,
     tuning_loss,
     wanted,
@@ -42,7 +45,9 @@ LOOKS = {
     "DaSGD, xi 0.25, Local's rate corrected": "#66ccee", "DaSGD, xi 0.5": "#aa3377",
     "delta": "#228833", "overwrite": "#ccbb44", **dict.fromkeys(DILOCO, "#ee9955"),
 }  # fmt: skip
-SET_UP = f"resnet8 of width 8, {RANKS} virtual workers"
+LOOKS |= {name: LOOKS[one] for name, one in WIDE.items()}
+LOOKS |= dict(zip(SCALED, ("#999999", "#ffaabb", "#99bbdd"), strict=True))
+SET_UP = "resnet8 of width 8, {} virtual workers"
 FEWEST = 3  # seeds of what the page shows
 SHORT = "mini-batch, in DaSGD's time"
 COMPARED = (
@@ -119,9 +124,10 @@ def common(*found: Iterable[Row]) -> list[list[Row]]:
 
 
 def differences(ledger: Ledger) -> list[Row]:
-    """After equally many steps: each less mini-batch, and less Local."""
+    """After equally many steps: each less mini-batch, less Local, and other merges less DaSGD's."""
     found = named([group for group in results(ledger) if group[0]["steps"] == STEPS])
-    return compared(found, versus(list(found)))
+    merges = [(name, MAIN[-1]) for name in FURTHER]
+    return compared(found, versus(list(found)) + merges)
 
 
 def versus(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -144,8 +150,8 @@ def wide(ledger: Ledger) -> list[Row]:
     """Of 32 workers: at each rate each less mini-batch and less Local, and what the rate
     changes."""
     found = named(results(ledger, [*WIDE, *SCALED]))
-    rates = zip(SCALED, WIDE, strict=True)
-    return compared(found, [*versus(list(WIDE)), *versus(list(SCALED)), *rates])
+    same = zip(SCALED, WIDE, strict=True)
+    return compared(found, [*versus(list(WIDE)), *versus(list(SCALED)), *same])
 
 
 def halfway(found: Mapping[str, list[Row]]) -> list[Row]:
@@ -222,13 +228,15 @@ def interval(values: Sequence[float], digits: int) -> str:
     return f"{mean:.{digits}f} ({mean - half:.{digits}f} to {mean + half:.{digits}f})"
 
 
-def curves(found: Iterable[Group]) -> Any:
-    """Validation accuracy over samples: means and Student's 95 % bands."""
-    drawn, (axis,) = panels(1, f"{SET_UP}, each at its tuned rate", 7.0, 4.8)
+def curves(found: Sequence[Group], title: str) -> Any:
+    """Validation accuracy over samples: means and Student's 95 % bands; None of nothing."""
+    if not found:
+        return None
+    drawn, (axis,) = panels(1, title, 7.0, 4.8)
     for one, lines in found:
         if one["name"] not in IN_TIME:
             values = 100 * np.array([line["accuracy"] for line in lines])
-            samples = np.array(lines[0]["step"]) * RANKS * BATCH / 1e3
+            samples = np.array(lines[0]["step"]) * ranks(one["name"]) * BATCH / 1e3
             colour, label = LOOKS[one["name"]], f"{one['name']}, rate {one['rate']:g}"
             band(axis, samples, values, colour, label)
     axis.set(xlabel="thousand samples computed", ylabel="validation accuracy (%), averaged model")
@@ -237,17 +245,19 @@ def curves(found: Iterable[Group]) -> Any:
 
 
 def over_time(found: Iterable[Group]) -> Any:
-    """What each reaches in the time that it was laid out for; two lengths of one are joined."""
-    drawn, (axis,) = panels(1, f"{SET_UP}: each where its one-cycle ends", 7.0, 4.8)
+    """What each reaches in the time that it was laid out for, side by side where it is the same;
+    two lengths of one are joined."""
+    drawn, (axis,) = panels(1, f"{SET_UP.format(RANKS)}: each where its one-cycle ends", 7.0, 4.8)
     points: dict[str, list[tuple[float, float, float]]] = {}
     for one, lines in found:
         values = [100 * last(line, "test_accuracy") for line in lines]
         place = 1e3 * lines[0]["time_s"][-1], float(np.mean(values)), half_width(values)
         points.setdefault(one["name"].removesuffix(", in DaSGD's time"), []).append(place)
-    for name, ended in points.items():
+    for index, (name, ended) in enumerate(points.items()):
         x, y, half = zip(*ended, strict=True)
+        beside = np.array(x) + 4 * (index - (len(points) - 1) / 2)  # many end at one time
         axis.errorbar(
-            x, y, half, color=LOOKS[name], marker="o", linestyle="--", capsize=3, label=name
+            beside, y, half, color=LOOKS[name], marker="o", linestyle="--", capsize=3, label=name
         )
     axis.set(xlabel="virtual milliseconds, t_c = 0.65 t_p", ylabel="test accuracy (%)")
     legend(drawn, [axis], 2)
@@ -261,8 +271,6 @@ def page(text: str, ledger: Ledger) -> str:
         "differences": differences(ledger),
         "time": equal_time(ledger), "even": break_even(ledger),
         "half": half(ledger), "made": cost(ledger),
-        "decoupled": outcomes(results(ledger, DECOUPLED)), "decays": decays(ledger),
-        "wide": outcomes(results(ledger, [*WIDE, *SCALED])), "wide-differences": wide(ledger),
     }  # fmt: skip
     return fill_all(text, tables)
 
@@ -271,6 +279,9 @@ def write(folder: Path) -> None:
     """summary.csv, the figures, and the page's tables."""
     publish(
         folder, page, lambda ledger: summary(ledger, COLUMNS),
-        {"accuracy": lambda ledger: curves(results(ledger)),
-         "time": lambda ledger: over_time(results(ledger))},
+        {"accuracy": lambda ledger: curves(
+            results(ledger), f"{SET_UP.format(RANKS)}, each at its tuned rate"),
+         "time": lambda ledger: over_time(results(ledger)),
+         "workers": lambda ledger: curves(
+            results(ledger, [*WIDE, *SCALED]), f"{SET_UP.format(WIDE_RANKS)}, untuned rates")},
     )  # fmt: skip
