@@ -43,7 +43,15 @@ _KINDS = 4
 
 
 class NetworkError(AllreduceError):
-    """A network that makes no sense: the key, its value, what is allowed."""
+    """A network that makes no sense: `place`, which one, and `reason`: the key, its value, what is
+    allowed."""
+
+    def __init__(self, place: str, reason: str):
+        super().__init__(place, reason)
+        self.place, self.reason = place, reason
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,7 @@ class Network:
             raise self._wrong(key, allowed) from None
 
     def _wrong(self, key: str, allowed: str) -> NetworkError:
-        return NetworkError(f"network {self.name}: {key} {getattr(self, key)!r}: {allowed}")
+        return NetworkError(f"network {self.name}", f"{key} {getattr(self, key)!r}: {allowed}")
 
 
 @dataclass(frozen=True)
@@ -298,7 +306,7 @@ def network(text: str) -> Network:
         try:
             values = files.toml(text)
         except files.Unreadable as error:
-            raise NetworkError(f"{place}: {error}") from None
+            raise NetworkError(place, str(error)) from None
         values = {"name": Path(text).stem, **values}
         values.pop("calibration", None)
     elif "=" in text:
@@ -306,15 +314,14 @@ def network(text: str) -> Network:
         pairs = (part.partition("=") for part in text.split(","))
         values = {key.strip(): _value(value.strip()) for key, _, value in pairs}
     elif os.path.exists(text):
-        raise NetworkError(f"network file {text!r}: must be a file that ends in .toml")
+        raise NetworkError(f"network file {text!r}", "must be a file that ends in .toml")
     else:
         known = ", ".join(PRESETS)
-        raise NetworkError(
-            f"no network named {text!r}: choose from {known}, or a .toml file, or key=value,..."
-        )
+        allowed = f"choose from {known}, or a .toml file, or key=value,..."
+        raise NetworkError(f"no network named {text!r}", allowed)
     base = values.pop("preset", "ideal")
     if base not in PRESETS:
-        raise NetworkError(f"{place}: preset {base!r}: choose from {', '.join(PRESETS)}")
+        raise NetworkError(place, f"preset {base!r}: choose from {', '.join(PRESETS)}")
     _check_keys(place, values, "preset")
     return replace(PRESETS[base], **values)
 
@@ -330,7 +337,7 @@ def _check_keys(place: str, values: Mapping[str, Any], *more: str) -> None:
     known = [*more, *(field.name for field in fields(Network))]
     for key in values:
         if key not in known:
-            raise NetworkError(f"{place}: unknown key {key!r}: keys are {', '.join(known)}")
+            raise NetworkError(place, f"unknown key {key!r}: keys are {', '.join(known)}")
 
 
 def _quoted(text: str) -> str:

@@ -116,8 +116,8 @@ def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
     datasets = parts(whole, VALIDATION, TRAINING)
     seeds = SEEDS[: arguments.seeds]
     settling.run_wanted(
-        [str(total) for total in (LEAST, *BATCHES)],
-        lambda total: wanted(ledger, int(total), seeds),
+        (LEAST, *BATCHES),
+        lambda total: wanted(ledger, total, seeds),
         ledger,
         lambda of: finished(values(of), RANKS, datasets),
     )

@@ -49,8 +49,8 @@ def judged(
 
 
 def run_wanted(
-    names: Iterable[str],
-    wanted: Callable[[str], Sequence[Cell]],
+    names: Iterable[Any],
+    wanted: Callable[[Any], Sequence[Cell]],
     ledger: Ledger,
     run_cell: Callable[[Cell], Mapping[str, Any]],
 ) -> None:

@@ -57,6 +57,7 @@ def test_nonsense_is_refused_in_one_line_with_key_value_and_remedy(key, value, a
     with pytest.raises(NetworkError) as caught:
         SERVERS.with_(**{key: value})
     message = str(caught.value)
+    assert message == f"{caught.value.place}: {caught.value.reason}"
     assert key in message
     assert repr(value) in message
     assert allowed in message

@@ -14,7 +14,7 @@ import numpy as np
 from allreduce.algorithms import ALGORITHMS
 from allreduce.compress import ALLOWED, known
 from allreduce.errors import AllreduceError
-from allreduce.network import DUPLEX, PRESETS, PROGRESS, SHARING, Network
+from allreduce.network import DUPLEX, PRESETS, PROGRESS, SHARING, Network, NetworkError
 from allreduce.schedule import Schedule
 from allreduce.simulate import simgrid
 from allreduce.simulate.msccl import msccl
@@ -200,8 +200,8 @@ def _network(arguments: argparse.Namespace) -> Network:
     base = coding.priced(networks.find(arguments.network), arguments.network, wire)
     try:
         chosen = base.with_(**changes)
-    except AllreduceError as mistake:
-        raise UsageError("--network", arguments.network, str(mistake)) from None
+    except NetworkError as mistake:
+        raise UsageError("--network", arguments.network, mistake.reason) from None
     calibration.tell(arguments.network, unused={*changes, calibration.STEP})
     for line in coding.free(chosen, wire):
         print(f"mpisgd simulate: note: {line}", file=sys.stderr)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from allreduce.algorithms import build
 from allreduce.errors import AllreduceError
-from allreduce.network import network
 from allreduce.simulate import simulate
 from mpisgd.experiment import step_times
+from mpisgd.predict import networks
 from mpisgd.store.schema import LANES
 from mpisgd.values.errors import UsageError, named
 
@@ -102,8 +102,8 @@ def _durations(events: Mapping[str, Any]) -> list[float]:
 @named(PLACE)
 def from_calibration(path: str, ranks: int, batch: int, nbytes: int, allreduce: str) -> Found:
     """From a file of `mpisgd calibrate`: its step at `batch`, the schedule on its network."""
+    links = networks.find(path, PLACE)
     try:
-        links = network(path)
         ends = simulate(build(allreduce, ranks, links.nodes(ranks)), nbytes, links, itemsize=4)
     except AllreduceError as error:
         raise UsageError(PLACE, path, str(error)) from None

@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from allreduce.errors import AllreduceError
-from allreduce.network import Network
+from allreduce.network import Network, NetworkError
 from allreduce.network import network as named
 from mpisgd.values.errors import UsageError
 
@@ -45,12 +44,8 @@ def find(text: str, place: str = "--network") -> Network:
     """The network `text` names: a preset, a TOML file or `key=value,...`. Raises UsageError."""
     try:
         return named(text)
-    except AllreduceError as error:
-        twice = (f"network file {text!r}: ", f"network {text!r}: ", f"no network named {text!r}: ")
-        told = str(error)
-        for prefix in twice:
-            told = told.removeprefix(prefix)
-        raise UsageError(place, text, told) from None
+    except NetworkError as error:
+        raise UsageError(place, text, error.reason) from None
 
 
 def check(topology: str) -> None:

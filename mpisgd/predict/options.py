@@ -84,7 +84,7 @@ def network(arguments: argparse.Namespace, text: str) -> Network:
     try:
         return found.with_(**changes)
     except NetworkError as error:
-        raise UsageError("--network", text, str(error)) from None
+        raise UsageError("--network", text, error.reason) from None
 
 
 def conditions(arguments: argparse.Namespace) -> Conditions:
