@@ -148,8 +148,14 @@ def test_a_run_replays_to_its_bits_though_it_had_few_rows():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "async", "prefetch": True, "pull": "sparse"}, "only with --pull answer"),
-        ({"algorithm": "backup", "requeue": True, "pull": "sparse"}, "only with --pull answer"),
+        (
+            {"algorithm": "async", "prefetch": True, "pull": "sparse"},
+            "--prefetch: not with --pull sparse: .*next batch.* begins before they come",
+        ),
+        (
+            {"algorithm": "backup", "requeue": True, "pull": "sparse"},
+            "--requeue: not with --pull sparse: .*only the answer says which batch",
+        ),
         ({"algorithm": "minibatch", "push": "sparse"}, "minibatch has none"),
     ],
 )

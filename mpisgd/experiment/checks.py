@@ -56,28 +56,40 @@ def _unfitting(e: "Experiment") -> Iterator[UsageError]:
     if e.price_as is not None and carries.scheduled:
         allowed = f"--allreduce {e.allreduce} is priced as itself"
         yield UsageError("--price-as", e.price_as, allowed)
-    if e.prefetch and e.push == "layerwise":
-        allowed = (
-            "with --prefetch only whole: parts would leave before the last gradient is answered"
-        )
-        yield UsageError("--push", e.push, allowed)
-    if e.pull not in (None, "answer"):
-        for flag, value, fails in (
-            ("--prefetch", None, e.prefetch),
-            ("--stale", e.stale, e.stale == "abandon" and e.pull != "sparse"),
-            ("--reads", e.reads, e.reads == "consistent" and e.pull != "sparse"),
-            ("--requeue", None, e.requeue and e.pull == "sparse"),
-        ):
-            if fails:
-                yield UsageError(flag, value, "only with --pull answer")
+    yield from _unfitting_pulls(e)
     if e.late is not None and not e.partial:
         allowed = "needs a --quorum of fewer than all: nobody is late where all are waited for"
         yield UsageError("--late", e.late, allowed)
     if e.patience is not None and e.timeout_s != "auto":
         yield UsageError("--patience", e.patience, "only with --timeout auto")
+
+
+def _unfitting_pulls(e: "Experiment") -> Iterator[UsageError]:
+    """What servers and workers cannot do at once: who knows the next batch, or asks, too late."""
+    if e.prefetch and e.push == "layerwise":
+        allowed = (
+            "with --prefetch only whole: parts would leave before the last gradient is answered"
+        )
+        yield UsageError("--push", e.push, allowed)
     if e.prefetch and e.requeue:
         allowed = "not with --requeue: a batch begins before the last one's fate is known"
         yield UsageError("--prefetch", None, allowed)
+    sparse, asks = e.pull == "sparse", e.pull in ("start", "layerwise")
+    rows = "a gradient asks for the rows of the next batch, and with"
+    for flag, value, fails, why in (
+        ("--prefetch", None, e.prefetch and sparse,
+         f"{rows} --prefetch that one begins before they come"),
+        ("--requeue", None, e.requeue and sparse,
+         f"{rows} --requeue only the answer says which batch that is"),
+        ("--prefetch", None, e.prefetch and asks,
+         "each step waits for parameters that it asks for, and --prefetch is there not to wait"),
+        ("--stale", e.stale, e.stale == "abandon" and asks,
+         "a server's notice would be about parameters that are yet to be asked for"),
+        ("--reads", e.reads, e.reads == "consistent" and asks,
+         "until a shard is asked it may have gone on, each by itself"),
+    ):  # fmt: skip
+        if fails:
+            yield UsageError(flag, value, f"not with --pull {e.pull}: {why}")
 
 
 def _uncompressible(e: "Experiment") -> Iterator[UsageError]:
