@@ -125,6 +125,19 @@ def test_every_column_is_defined_and_documented(capsys):
         assert set(narrow) <= set(rows(capsys, predict, *BASE, "--show", view)[0])
 
 
+def test_what_gossip_waits_for_is_a_column_where_there_is_gossip(capsys):
+    asked = ("--algorithms", "dasgd,gossip", "--ranks", "8", "--network", "bandwidth_Bps=1e9",
+             "--bytes", "100M")  # fmt: skip
+    found = {row["algorithm"]: row["exchange_s"] for row in rows(capsys, predict, *asked)}
+    assert found == {"dasgd": None, "gossip": pytest.approx(0.1)}
+    assert "exchange_s" in output(capsys, predict, *asked)
+    assert "exchange_s" not in output(capsys, predict, "--algorithms", "dasgd")
+    times = ("--step-time", "20ms", "--all-reduce-time", "30ms", "--ranks", "8")
+    advised = {r["algorithm"]: r["exchange_s"] for r in rows(capsys, advise_command, *times)}
+    assert advised.pop("gossip") == pytest.approx(0.01)  # of a butterfly's log2 8 rounds one
+    assert set(advised.values()) == {None}
+
+
 def test_all_nets_ranks_and_algorithms_take_under_five_seconds(capsys):
     started = time.process_time()
     found = rows(capsys, predict, "--net", "all", "--allreduce", "butterfly,ring")
@@ -255,5 +268,7 @@ def test_a_number_too_small_for_its_unit_is_told_the_smallest():
 def test_links_that_are_none_are_named(tmp_path):
     path = tmp_path / "links.toml"
     path.write_text('preset = "titanx-20g"\nbandwidth_Bps = -1\n')
-    with pytest.raises(UsageError, match=rf"--network '{path}': .*bandwidth_Bps"):
+    with pytest.raises(UsageError, match=rf"^--network '{path}': bandwidth_Bps -1: "):
         networks.find(str(path))
+    with pytest.raises(UsageError, match=r"^--network 'lap': choose from .*lab"):
+        networks.find("lap")

@@ -47,6 +47,7 @@ BY_ALGORITHM = (
     "effective_share",
     "effective_step_s",
     "hidden_share",
+    "exchange_s",
     "fastest",
 )
 

@@ -36,6 +36,7 @@ VIEWS: dict[str, tuple[Rows, tuple[str, ...]]] = {
             "delay",
             "compute_s",
             "allreduce_s",
+            "exchange_s",
             "exposed_s",
             "step_s",
             "effective_step_s",
@@ -115,7 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
         figures.draw(arguments.figure, arguments.show, rows)
     if arguments.format == "table":
         print(heading(asked))
-        print(render(narrow, rows, "table"))
+        said = [name for name in narrow if any(row.get(name) is not None for row in rows)]
+        print(render(said, rows, "table"))
         for line in caution(max(row.get("tau", 1) or 1 for row in rows)):
             print(f"# {line}")
     else:

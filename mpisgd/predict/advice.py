@@ -64,7 +64,8 @@ class Advice:
 
     ratio: t_c/t_p. lower_ratio, upper_ratio: the same d holds for ratios in (lower, upper].
     delay_low, delay_high: d at ratio * (1 - spread) and ratio * (1 + spread). rows: one per
-    algorithm: step_s, effective_share, effective_step_s, hidden_share, and the line to run.
+    algorithm: step_s, effective_share, effective_step_s, hidden_share, exchange_s, and the line to
+    run.
     fastest: of mini-batch, local and DaSGD, the algorithm of least seconds per effective step (of
     the others times are told; nothing is known of what a step of theirs is worth). even: whether
     the buckets of `minibatch-overlap` were assumed to be equal, nothing being known of the layers.
@@ -158,7 +159,8 @@ def advise(
         cost = rhythm_cost(step_s, whole, workers, found, own_conditions)
         cost = overlap if name == "minibatch-overlap" else cost
         worth = shares.get(name, 1.0) * own_conditions.in_time(workers)
-        rows.append(_row(name, cost, found.tau, worth, t_c))
+        exchange = {"exchange_s": pair_s if found.pairs else None}
+        rows.append(_row(name, cost, found.tau, worth, t_c) | exchange)
     own = _own_options(tau, delay, xi, merge, bucket)
     if conditions.quorum is not None:
         for name in TAKERS:

@@ -292,6 +292,7 @@ def epoch_columns(case: Case, algorithm: str) -> dict[str, Any]:
     together = study.batch if study.scaling == "strong" else case.workers * local_batch
     count = epoch.iterations(study.samples, 1, together)
     own_s = case.communication_s(algorithm)
+    pairs = epoch.rhythm(algorithm, *case.rhythm).pairs
     return {
         "algorithm": algorithm,
         "tau": tau,
@@ -299,6 +300,7 @@ def epoch_columns(case: Case, algorithm: str) -> dict[str, Any]:
         "iterations": count,
         "compute_s": cost.compute_s,
         "allreduce_s": case.whole_allreduce_s,
+        "exchange_s": own_s if pairs else None,
         "exposed_s": cost.exposed_s,
         "slowed_s": cost.slowed_s,
         "noise_s": cost.noise_s,

@@ -43,6 +43,8 @@ TERMS = {
     "update_s": "seconds of the parameter update of one step",
     "compute_s": "t_p: seconds of computation of one step (forward, backward, update)",
     "allreduce_s": "t_c: seconds of one all-reduce of the whole message, nothing beside it",
+    "exchange_s": "t_1, of gossip alone: seconds of an average of two ranks, latency + bytes / "
+    "bandwidth + their sum; what it waits for in place of t_c",
     "ratio": "t_c / t_p",
     "delay": "d: steps between the start of an average and its merge (0: merged at once); by the "
     "rule, the smallest d with t_c <= d t_p, at least 1, and 0 for one rank",
@@ -66,10 +68,10 @@ TERMS = {
     "round_s": "seconds from one average to the next: tau * step_s",
     "round_bytes": "bytes that a round averages: those of the parameters, whatever the algorithm, "
     "or what --wire leaves of them; what a rank sends for them is the all-reduce's affair; in "
-    "gossip it sends and receives them once, in t_1 = latency + bytes / bandwidth + their sum",
+    "gossip it sends and receives them once, in exchange_s",
     "effective_step_s": "seconds of one effective step: step_s / effective_share",
     "hidden_share": "1 - exposed / t_c of a round: the share of communication that is hidden; of "
-    "gossip, t_1 in place of t_c",
+    "gossip, exchange_s in place of t_c",
     "samples_per_s": "samples all ranks compute in a second",
     "epoch_s": "seconds of one epoch: iterations * step_s; not time to accuracy: under weak "
     "scaling the global batch grows with the ranks",
