@@ -221,15 +221,23 @@ def test_an_evaluation_is_of_the_mean_and_makes_nobody_wait():
     assert np.array_equal(last[0][:3], last[1][:3])
 
 
-def test_a_report_has_the_pace_of_all_and_nobody_who_holds_all_up(tmp_path):
+@pytest.mark.parametrize(("tau", "delay"), [(1, 0), (3, 0), (1, 1)])
+@pytest.mark.parametrize("ranks", [4, 5])
+def test_a_report_has_the_pace_of_all_and_who_held_its_partners_up(tmp_path, ranks, tau, delay):
+    """Messages take no time. With `delay` 0 what a rank waits is what its partner came later."""
     path = tmp_path / "run.h5"
-    mpisgd.run(algorithm="gossip", ranks=4, steps=40, tau=1, straggler="lognormal:0.5",
-               step_time_s=1e-3, output=path)  # fmt: skip
+    mpisgd.run(algorithm="gossip", ranks=ranks, steps=40, tau=tau, delay=delay, network="ideal",
+               straggler="2:3x", step_time_s=1e-3, output=path)  # fmt: skip
     with read(path) as run:
         told = row_of(run, "run")
         assert told["step_s"] == told["time_s"] / 40
-        assert lateness(run) == []
         assert told["effective_steps"] == 40
+        rows, waited = lateness(run), run.steps["wait_s"].sum()
+        assert sum(row["averages"] for row in rows) <= 40 // tau * ranks
+        assert rows[0]["rank"] == 2
+        assert rows[0]["late_s"] > 0
+        held_up = sum(row["held_up_s"] for row in rows)
+        assert held_up == pytest.approx(waited) if delay == 0 else held_up > waited > 0
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [

@@ -1,4 +1,4 @@
-"""Who came last to averages, and what that cost the others."""
+"""Who came last to averages, of all or of pairs, and what that cost the others."""
 
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from mpisgd.report.columns import FILE
-from mpisgd.store.arrival import late_s
+from mpisgd.store.arrival import late_s, late_s_of_pairs
 from mpisgd.store.reader import Run
 from mpisgd.values.tables import Column
 
@@ -15,11 +15,12 @@ COLUMNS = (
     FILE,
     Column("rank", "", "a rank that came last to some average, of each run at most "
            f"{MOST}", "", True),
-    Column("averages", "", "averages of the run", "1", True),
+    Column("averages", "", "averages of the run; of pairs, those that the rank had a part in", "1",
+           True),
     Column("last", "", "of them, those to which it came last", "1", True),
     Column("last_share", ".1%", "last over averages", "1", True),
     Column("held_up_s", "", "seconds by which these began later than with the last but one: what "
-           "its being last cost all others", "s", True),
+           "its being last cost all others; of pairs, the one whom it met", "s", True),
     Column("held_up_share", ".1%", "of the training time; behind delayed averages it may be hidden",
            "1", True),
     Column("late_s", "", "seconds after the first rank: median over averages", "s", True),
@@ -38,22 +39,27 @@ def lateness(run: Run) -> list[dict[str, Any]]:
 
 
 def _lateness(run: Run) -> list[dict[str, Any]]:
-    late = late_s(run)
+    pairs = late_s_of_pairs(run)
+    late = pairs if len(pairs) else late_s(run)
     if not len(late):
         return []
-    ordered = np.sort(late, axis=1)
-    margin = ordered[:, -1] - ordered[:, -2]
-    last = (late == ordered[:, -1:]) & (margin[:, None] > 0)
-    cost = (last * margin[:, None]).sum(axis=0)
+    if len(pairs):
+        held_up = np.nan_to_num(late)
+    else:
+        ordered = np.sort(late, axis=1)
+        margin = ordered[:, -1:] - ordered[:, -2:-1]
+        held_up = np.where(late == ordered[:, -1:], margin, 0.0)
+    last, cost = (held_up > 0).sum(axis=0).tolist(), held_up.sum(axis=0).tolist()
+    averages = np.isfinite(late).sum(axis=0).tolist()
     seconds = float(np.nanmax(run.steps["start_s"] + run.steps["step_s"]))
     found = [
         {
-            "rank": rank, "averages": len(late), "last": int(count),
-            "last_share": count / len(late), "held_up_s": float(cost[rank]),
-            "held_up_share": float(cost[rank]) / seconds if seconds else None,
-            "late_s": float(np.median(late[:, rank])),
+            "rank": rank, "averages": averages[rank], "last": count,
+            "last_share": count / averages[rank], "held_up_s": cost[rank],
+            "held_up_share": cost[rank] / seconds if seconds else None,
+            "late_s": float(np.nanmedian(late[:, rank])),
         }
-        for rank, count in enumerate(last.sum(axis=0).tolist())
+        for rank, count in enumerate(last)
         if count
     ]  # fmt: skip
     return sorted(found, key=lambda row: -row["held_up_s"])[:MOST]

@@ -32,13 +32,35 @@ def late_s(run: "Run") -> np.ndarray:
         or "partner" in run.steps  # averages of pairs, who come when they come
     ):
         return np.zeros((0, run.ranks))
-    come = run.steps["start_s"] + run.steps["compute_s"] + run.steps["poll_s"]
+    come = _computed(run)
     if config.get("tau"):
         gradients = np.arange(len(come)) < (config.get("switch") or 0)
         come = np.where(gradients[:, None], come, come + run.steps["update_s"])
         come = come[gradients | _begins(config, len(come))]
     come = come[np.isfinite(come).all(axis=1)]
     return come - come.min(axis=1, keepdims=True)
+
+
+def late_s_of_pairs(run: "Run") -> np.ndarray:
+    """Seconds [average, rank] after the first of the two that each rank came to its averages of
+    pairs; NaN of one that met nobody. Of a run without such averages no rows."""
+    if "start_s" not in run.steps or "partner" not in run.steps:
+        return np.zeros((0, run.ranks))
+    delay, tau = (run.config.get(key) or 0 for key in ("delay", "tau"))
+    come = _computed(run) + run.steps["update_s"]
+    if delay == tau:  # it meets when it has merged
+        come = come + run.steps["wait_s"]
+    partner = run.steps["partner"][delay:]  # in the row of the merge
+    come = come[: len(partner)]
+    met = (partner >= 0) & (partner < run.ranks)
+    other = np.where(met, partner, np.arange(run.ranks))
+    late = come - np.minimum(come, np.take_along_axis(come, other, axis=1))
+    return np.where(met, late, np.nan)[met.any(axis=1)]
+
+
+def _computed(run: "Run") -> np.ndarray:
+    """When each rank has done the gradient of each step, and its looks [step, rank]."""
+    return run.steps["start_s"] + run.steps["compute_s"] + run.steps["poll_s"]
 
 
 def _begins(config: Mapping[str, Any], steps: int) -> np.ndarray:
