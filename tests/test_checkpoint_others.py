@@ -60,6 +60,19 @@ def test_an_older_checkpoint_is_gone_on_from_and_no_row_is_lost(capsys, monkeypa
         assert run.evaluation["step"].tolist() == list(range(1, 10))
 
 
+def test_a_report_says_whose_checkpoint_a_file_is_and_goes_on(capsys):
+    assert train("--output a.h5 --steps 6 --checkpoint-every 3") == 0
+    Path("saved").write_bytes(Path("a.h5.checkpoint").read_bytes())
+    capsys.readouterr()
+    assert cli.main(["report", *sorted(os.listdir()), "--format", "csv"]) == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].startswith("a.h5,minibatch")
+    one, two, other, *_ = err.splitlines()
+    assert "a.h5.checkpoint: is a checkpoint of the run a.h5, not a result" in one
+    assert "a.h5.checkpoint.previous: is a checkpoint of the run a.h5, not a result" in two
+    assert "saved: is a checkpoint, not a result" in other
+
+
 def test_newer_ones_go_with_their_parts():
     def put(path: Path, step: int, number: int) -> None:
         meta = {"config": {"ranks": 2}, "keep": {}, "evaluation": {}, "virtual": False}

@@ -20,10 +20,11 @@ import numpy as np
 from allreduce.files import regular
 from mpisgd.checkpoint.meta import wrong
 from mpisgd.checkpoint.state import KINDS, flatten, unflatten
+from mpisgd.store.target import HEAD, SAVED
 from mpisgd.values import files
 from mpisgd.values.errors import UsageError
 
-FORMAT, VERSION = "mpisgd checkpoint", 2
+VERSION = 2
 META, DIGEST, SUFFIX = "meta", "sha256", ".npy"
 TOLD = {
     "number": int, "step": int, "virtual": bool, "config": dict, "keep": dict, "evaluation": dict,
@@ -36,7 +37,6 @@ UNREADABLE = (
 )  # fmt: skip
 CHUNK = 1 << 20  # octets read at once while verifying
 LOOK_S = 0.05  # s between signs of life while the disk is at work
-HEAD = 512  # octets within which each file says what it is
 WHEN = (1980, 1, 1, 0, 0, 0)  # equal states make equal files
 
 
@@ -98,7 +98,7 @@ def claims(path: Path) -> bool:
     except OSError:
         return False
     # One whose run or machine died while it began it has not come to saying so, or is blank.
-    return FORMAT.encode() in head or not any(head) or (len(head) < HEAD and head[:4] == MAGIC)
+    return SAVED.encode() in head or not any(head) or (len(head) < HEAD and head[:4] == MAGIC)
 
 
 def _sync(descriptor: int, alive: Callable[[], object] | None) -> None:
@@ -121,7 +121,7 @@ def _stream(
 ) -> str:
     digest = hashlib.sha256()
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        text = json.dumps({"format": FORMAT, "version": VERSION, **meta}, allow_nan=True)
+        text = json.dumps({"format": SAVED, "version": VERSION, **meta}, allow_nan=True)
         _add(archive, META, np.frombuffer(text.encode(), np.uint8), digest, alive)
         for section, state in states:
             for name, array in flatten(state, f"{section}/").items():
@@ -203,7 +203,7 @@ class Checkpoint:
 
 def _unfit(meta: Any) -> str | None:
     """Why it is not what a checkpoint says; None if it is."""
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+    if not isinstance(meta, dict) or meta.get("format") != SAVED:
         return "is no checkpoint"
     if meta.get("version") != VERSION:
         return f"has version {meta.get('version')!r:.40}; this program reads {VERSION}"

@@ -11,6 +11,7 @@ from allreduce.files import regular
 from mpisgd.store import superblock
 from mpisgd.store.layout import LOCKING
 from mpisgd.store.schema import KINDS, ROOT, SCHEMA_VERSION
+from mpisgd.store.target import CHECKPOINT, HEAD, SAVED
 from mpisgd.values.errors import UsageError
 
 MOST_RANKS = 1 << 20
@@ -30,20 +31,29 @@ def opened(path: Path) -> h5py.File:
     """The file, opened to read, also while it is written or as a killed writer left it."""
     try:
         with regular(path) as file:
-            block = file.read(superblock.LENGTH)
+            head = file.read(HEAD)
             size = file.seek(0, os.SEEK_END)
     except OSError as error:
         raise DamagedFile(str(path), None, error.strerror or str(error)) from error
-    if not block:
+    if not head:
         raise DamagedFile(str(path), None, "is empty")
+    block = head[: superblock.LENGTH]
     if not block.startswith(superblock.SIGNATURE):
         kind = ForeignFile if any(block) else DamagedFile
-        raise kind(str(path), None, "is not an HDF5 file")
+        told = _checkpoint(path) if SAVED.encode() in head else "is not an HDF5 file"
+        raise kind(str(path), None, told)
     settled = superblock.settled(block, size)
     try:
         return _locked(path) if settled is None else h5py.File(superblock.Left(path, settled), "r")
     except (OSError, RuntimeError, ValueError) as error:
         raise DamagedFile(str(path), None, f"is damaged ({line(error)})") from error
+
+
+def _checkpoint(path: Path) -> str:
+    """What such a file is; whose, if it lies beside its result."""
+    run, found, _ = path.name.partition(CHECKPOINT)
+    whose = f" of the run {path.with_name(run)}" if run and found else ""
+    return f"is a checkpoint{whose}, not a result; train --resume and export read it"
 
 
 def _locked(path: Path) -> h5py.File:

@@ -13,6 +13,7 @@ from mpisgd.values.errors import UsageError
 
 OPTION = "--output"
 CHECKPOINT = ".checkpoint"  # after the name of the result file: what its run saves
+SAVED, HEAD = "mpisgd checkpoint", 512  # what such a file says, and within how many octets
 
 
 def partial_path(path: str | os.PathLike) -> Path:
