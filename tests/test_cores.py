@@ -1,5 +1,6 @@
 """Cores are counted once for all commands: those ranks are bound to, within their quotas."""
 
+import os
 import math
 
 import pytest
@@ -72,7 +73,7 @@ def test_ranks_tell_each_other_where_they_are(monkeypatch, bound):
     monkeypatch.setattr(cores, "limit", lambda: (0.1, 2**32 - 1))
     monkeypatch.setattr(cores.platform, "node", lambda: "h" * 64)
     (place,) = cores.places(World(1).comm(0), 1.0).ranks
-    assert place == ("h" * 64, bound, cores.machine(), 0.1, 2**32 - 1)
+    assert place == ("h" * 64, bound, cores.machine(), 0.1, 2**32 - 1, os.getpid())
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,7 @@ class MpiWorld:
         return environment() | {
             **described(),
             **self.places.described(),
+            "processes": [place.process for place in self.places.ranks],
             **devices.facts(self._module),
             **(self._awareness.facts() if self._devices else {}),
             **({"device_of_each_rank": self._devices} if self._devices else {}),

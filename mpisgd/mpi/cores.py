@@ -17,13 +17,15 @@ GROUPS = "sys/fs/cgroup"
 
 
 class Place(NamedTuple):
-    """Where a rank runs. `quota`: cores' worth of time for all of its control group `group`."""
+    """Where a rank runs. `quota`: cores' worth of time for all of its control group `group`;
+    `process`: its number on its host."""
 
     host: str
     cores: frozenset[int]
     machine: str = ""
     quota: float = math.inf
     group: int = 0
+    process: int = 0
 
     @property
     def shared(self) -> str:
@@ -84,15 +86,15 @@ def places(comm: Any, deadline: float) -> Places:
 
     quota, group = limit()
     bits = sum(1 << core for core in affinity())
-    own = f"{machine()} {quota!r} {group} {bits:x} {platform.node()}"
+    own = f"{machine()} {quota!r} {group} {os.getpid()} {bits:x} {platform.node()}"
     return Places([_told(line) for line in session.texts(comm, own, deadline)])
 
 
 def _told(line: str) -> Place:
-    name, quota, group, text, host = line.split(" ", 4)
+    name, quota, group, process, text, host = line.split(" ", 5)
     bits = int(text, 16)
     bound = frozenset(core for core in range(bits.bit_length()) if bits >> core & 1)
-    return Place(host, bound, name, float(quota), int(group))
+    return Place(host, bound, name, float(quota), int(group), int(process))
 
 
 def affinity() -> set[int]:
