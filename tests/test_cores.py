@@ -1,7 +1,7 @@
 """Cores are counted once for all commands: those ranks are bound to, within their quotas."""
 
-import os
 import math
+import os
 
 import pytest
 

@@ -42,6 +42,31 @@ def test_csv_is_one_table_and_keeps_notes_out_of_it(folder, capsys):
         assert "note: " in err
 
 
+def test_what_benchmarks_say_of_whom_to_use_is_a_table(tmp_path, monkeypatch, capsys):
+    """And what is no table is none."""
+    monkeypatch.chdir(tmp_path)
+    of_rows = {"density": 0.1, "sparse": "gather", "sparse_s": 1e-3, "dense": "mpi",
+               "dense_s": 2e-3, "ratio": 0.5, "ratio_low": 0.4, "ratio_high": 0.6,
+               "use": "sparse"}  # fmt: skip
+    of_bytes = {"bytes": 8, "ours": "ring", "library": "mpi", "use": "either", "odd": 1}
+    told = {"a": {"fastest": [of_rows]}, "b": {"fastest": [of_bytes, 3], "auto": "yes"},
+            "c": {"auto": [{"bytes": 8, "auto": "ring", "regret": 0.25}]}}  # fmt: skip
+    for name, summary in told.items():
+        with Writer(f"{name}.h5", kind="bench", config={}, environment={}, ranks=2) as store:
+            store.case({"algorithm": "ring", "ranks": 2, "wrong": 0}, [[1e-3, 1e-3]])
+            store.complete(summary)
+    assert main(["report", ".", "--format", "json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    said = [{key: row[key] for key in ("density", "bytes", "use")} for row in page["fastest"]]
+    assert said == [{"density": 0.1, "bytes": None, "use": "sparse"},
+                    {"density": None, "bytes": 8, "use": "either"}]  # fmt: skip
+    assert [row["regret"] for row in page["auto"]] == [0.25]
+    assert main(["report", "a.h5", "--table", "fastest"]) == 0
+    heading, row = capsys.readouterr().out.splitlines()[:2]
+    assert (heading.split()[-1], row.split()[-1]) == ("use", "sparse")
+    assert "library_s" not in heading
+
+
 def test_text_tables_fit_and_name_every_column(folder, capsys):
     assert main(["report", str(folder)]) == 0
     out = capsys.readouterr().out

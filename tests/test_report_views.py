@@ -133,6 +133,7 @@ def test_columns_by_name_come_in_that_order_from_the_tables_that_have_them(capsy
         ("file,all", "--columns 'all': no such column here"),
         ("", "--columns '': all, or names of columns"),
         (" , ", "--columns ' , ': all, or names of columns"),
+        ("quorun", "no such column here; did you mean quorum?"),
         ("dense.h5", "no such column here; there are file, algorithm"),
     ],
 )
@@ -164,6 +165,19 @@ def test_what_was_trained_is_a_column_of_all_and_not_of_the_first_look(capsys, f
     assert (page["runs"][0]["data"], page["runs"][0]["batch"]) == ("mnist", 32)
     assert {"data", "batch"} <= told(printed(capsys, *files, "--columns", "all"))
     assert not asked & headings(printed(capsys, *files))
+
+
+def test_settings_are_had_by_their_names_equal_or_unset(capsys, files):
+    """Of one run, and of several that all have the same."""
+    for some in (files[:1], files):
+        words = [*some, "--columns", "quorum,batch,allreduce", "--table", "runs"]
+        for line in printed(capsys, *words).splitlines()[1 : len(some)]:
+            assert line.split() == ["-", "32", "halving-doubling"]
+        page = json.loads(printed(capsys, *words, "--format", "json"))
+        assert page["runs"][0] == {
+            "quorum": None, "batch": 32, "allreduce": "halving-doubling",
+        }  # fmt: skip
+    assert "quorum" not in json.loads(printed(capsys, *files, "--format", "json"))["runs"][0]
 
 
 def test_columns_without_a_value_explains_them_and_the_page_is_written_all_the_same(capsys, files):

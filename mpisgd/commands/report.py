@@ -22,8 +22,8 @@ FORMATS = (*tables.FORMATS, "fom")
 WIDTH = 132  # columns of a text table that goes to a file or a pipe
 TABLES = (
     "runs", "runs-mean", "servers", "servers-mean", "shards", "staleness", "arrivals", "late",
-    "targets", "targets-mean", "sweep", "scaling", "fits", "bench", "evaluation", "steps",
-    "reference",
+    "targets", "targets-mean", "sweep", "scaling", "fits", "bench", "fastest", "auto",
+    "evaluation", "steps", "reference",
 )  # fmt: skip
 LEGEND = True  # --columns without a value, which no text is
 PICTURES = ("png", "svg", "pdf")
@@ -106,7 +106,7 @@ def _report(arguments: argparse.Namespace) -> int:
     for problem in problems:
         print(f"mpisgd report: {problem}", file=sys.stderr)
     if runs:
-        tables_ = report(runs, wanted, problems, by, not arguments.no_group)
+        tables_ = report(runs, wanted, problems, by, not arguments.no_group, columns or ())
         made = _with_curves(tables_, arguments, curves, thin)
         width, wrap = _widths()
         there_are = [section.name for section in made.sections]

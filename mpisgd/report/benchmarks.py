@@ -1,4 +1,5 @@
-"""Benchmark files as rows: what was measured, with quantiles of the longest rank."""
+"""Benchmark files as rows: what was measured, with quantiles of the longest rank, and what they say
+themselves of whom to use."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,12 +49,59 @@ LABEL = (
 """What tells rows apart."""
 
 
-def columns(rows: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
-    """COLUMNS, and what else the benchmarks of these rows stored, before the last two."""
-    known = {column.key for column in COLUMNS}
-    more = dict.fromkeys(key for row in rows for key in row if key not in known)
+_CASE = (
+    FILE, RANKS,
+    Column("density", "g", "share of a matrix's rows that each rank had", "", True),
+    Column("bytes", "", "bytes of a rank's message", "", True),
+    Column("in_place", "", "whether source and result are one buffer", "", True),
+)  # fmt: skip
+_CHUNKS = Column("chunks", "", "pieces that its message is cut in", "", True)
+VERDICTS = {
+    "fastest": ("Which to use", (
+        *_CASE,
+        Column("ours", "", "the fastest of the schedules of this suite", "", True), _CHUNKS,
+        Column("ours_s", "", "its median seconds", "s", True),
+        Column("library", "", "the fastest call of the MPI library", "", True),
+        Column("library_s", "", "its median seconds", "s", True),
+        Column("sparse", "", "the fastest that sums rows", "", True),
+        Column("sparse_s", "", "its median seconds", "s", True),
+        Column("dense", "", "the fastest that sums the whole matrix", "", True),
+        Column("dense_s", "", "its median seconds", "s", True),
+        Column("ratio", ".3f", "of the medians, the first over the second", "1", True),
+        Column("ratio_low", ".3f", "its lower end, by the medians' 95 % intervals", "1", True),
+        Column("ratio_high", ".3f", "its upper end", "1", True),
+        Column("use", "", "either, where 1 lies between them", "", True),
+    )),
+    "auto": ("What auto took", (
+        *_CASE,
+        Column("auto", "", "what --allreduce auto takes", "", True), _CHUNKS,
+        Column("median_s", "", "its median seconds", "s", True),
+        Column("best", "", "the fastest that was measured", "", True),
+        Column("best_s", "", "its median seconds", "s", True),
+        Column("regret", ".1%", "by how much the first took longer", "1", True),
+        Column("by", "", "what it was chosen by", "", True),
+    )),
+}  # fmt: skip
+"""Tables that a benchmark keeps in its summary, under these names: title and columns."""
+
+
+def columns(
+    rows: Sequence[Mapping[str, Any]], known: tuple[Column, ...] = COLUMNS
+) -> tuple[Column, ...]:
+    """Those that are known, and what else the benchmarks of these rows stored, before the last
+    two."""
+    keys = {column.key for column in known}
+    more = dict.fromkeys(key for row in rows for key in row if key not in keys)
     stored = "as the benchmark stored it"
-    return (*COLUMNS[:-2], *(Column(key, meaning=stored) for key in more), *COLUMNS[-2:])
+    return (*known[:-2], *(Column(key, meaning=stored) for key in more), *known[-2:])
+
+
+def verdicts(named: Named, table: str) -> list[dict[str, Any]]:
+    """The rows of one of VERDICTS; none where the file has no such table."""
+    told = named.run.summary.get(table) if named.run.kind == "bench" else None
+    rows = told if isinstance(told, list) else []
+    about = {"file": named.name, "ranks": named.run.ranks}
+    return [about | row for row in rows if isinstance(row, dict)]
 
 
 def rows(named: Named) -> list[dict[str, Any]]:

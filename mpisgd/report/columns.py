@@ -32,10 +32,12 @@ EFFECTIVE_STEPS = Column(
 )  # fmt: skip
 
 
+SETTINGS = {option.name: option.metadata.get("help", "") for option in fields(Experiment)}
+
+
 def setting(key: str) -> Column:
     """The column of an option of `mpisgd train`, with what its help says."""
-    known = {option.name: option.metadata.get("help", "") for option in fields(Experiment)}
-    return Column(key, meaning=str(known.get(key) or "as the run was asked for"))
+    return Column(key, meaning=str(SETTINGS.get(key) or "as the run was asked for"))
 
 
 def shown(column: Column) -> Column:

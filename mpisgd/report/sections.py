@@ -57,7 +57,7 @@ MORE = "more columns: --columns all; what they mean: --columns"
 TABLES = (
     accounting.RUNS, servers.RUNS, servers.SHARDS, servers.STALENESS, servers.ARRIVALS,
     lateness.COLUMNS, targets.COLUMNS, scaling.SCALING, laws.COLUMNS, benchmarks.COLUMNS,
-    cells.COLUMNS, (means.N,),
+    *(table for _, table in benchmarks.VERDICTS.values()), cells.COLUMNS, (means.N,),
 )  # fmt: skip
 
 
@@ -86,35 +86,48 @@ def report(
     problems: Sequence[str] = (),
     by: Sequence[str] | None = None,
     group: bool = True,
+    asked: Sequence[str] = (),
 ) -> Report:
     """The report on these runs, in the order of what varies between them, numbers as numbers.
 
     group: runs that differ by their seed only, or `by` settings other than these, are one, with
-    tables of their means beside those of runs. Raises UsageError for a setting that none has.
+    tables of their means beside those of runs. asked: columns, settings of runs among them, which
+    their tables then have. Raises UsageError for a setting that none has.
     """
     runs = sorted(runs, key=lambda named: place(_axes(named)))
     train = [named for named in runs if named.run.kind == "train"]
     rows = _rows(train, wanted)
-    cases = [row for named in runs for row in benchmarks.rows(named)]
-    cases.sort(key=lambda row: place([row.get(key) for key in benchmarks.LABEL]))
     whole = Section("scaling", "Scaling", ("scaling", "algorithm", "allreduce", "ranks"),
                     scaling.SCALING, scaling.scaling(runs))  # fmt: skip
     listed = [settings.settings(named) for named in train]
     told = settings.varying(listed)
     own = dict(zip((named.name for named in train), listed, strict=True))
-    singles = [_telling(section, told, own) for section in _own(rows)]
+    singles = _own(rows)
+    columned = {column.key for section in singles for column in section.columns}
+    more = [name for name in asked if name in columns.SETTINGS and name not in columned]
+    singles = [_telling(section, told, own, more) for section in singles]
     groups = settings.groups(train, by) if group else settings.alone(train)
     tables_ = means.beside(singles, groups, told) if group else singles
-    bench = _section("bench", "Benchmarks", benchmarks.LABEL, benchmarks.columns(cases), cases)
     fits = Section("fits", "Fitted laws of scaling", ("scaling", *scaling.NAMES, "law"),
                    laws.COLUMNS, laws.rows(whole.rows))  # fmt: skip
     swept = Section("sweep", "Sweeps: the best setting, its neighbours, what was not run",
                     ("algorithm", "settings", "place", *cells.AXES), cells.COLUMNS,
                     cells.rows(groups))  # fmt: skip
-    sections = [*tables_, swept, whole, fits, bench]
+    sections = [*tables_, swept, whole, fits, *_benchmarks(runs)]
     lines = notes.notes(runs) + cells.notes(groups) + servers.budget(runs)
     lines += _unreached(rows["targets"])
     return Report(list(runs), [s for s in sections if s.rows], lines, list(problems), groups)
+
+
+def _benchmarks(runs: Sequence[Named]) -> list[Section]:
+    """What was measured, and what the files say of whom to use."""
+    cases = [row for named in runs for row in benchmarks.rows(named)]
+    cases.sort(key=lambda row: place([row.get(key) for key in benchmarks.LABEL]))
+    found = [_section("bench", "Benchmarks", benchmarks.LABEL, benchmarks.columns(cases), cases)]
+    for name, (title, known) in benchmarks.VERDICTS.items():
+        rows = [row for named in runs for row in benchmarks.verdicts(named, name)]
+        found.append(_section(name, title, benchmarks.LABEL, benchmarks.columns(rows, known), rows))
+    return found
 
 
 def _rows(
@@ -146,15 +159,21 @@ def _own(rows: Mapping[str, list[dict[str, Any]]]) -> list[Section]:
 
 
 def _telling(
-    section: Section, told: Sequence[str], own: Mapping[str, Mapping[str, Any]]
+    section: Section,
+    told: Sequence[str],
+    own: Mapping[str, Mapping[str, Any]],
+    more: Sequence[str],
 ) -> Section:
-    """The table led by the settings that tell its rows apart, whatever they are."""
+    """The table led by the settings that tell its rows apart, whatever they are; `more` settings
+    come last in those that have means."""
     have = {column.key: column for column in section.columns}
     lead = [columns.shown(have.get(name) or columns.setting(name)) for name in told]
     rest = [column for column in section.columns if column.key not in told]
-    rows = [{name: _plain(own[row["file"]].get(name)) for name in told} | row
+    more = [name for name in more if name not in told and section.name in means.TABLES]
+    rows = [{name: _plain(own[row["file"]].get(name)) for name in (*told, *more)} | row
             for row in section.rows]  # fmt: skip
-    return section._replace(columns=(*lead, *rest), rows=rows, lead=len(lead) or 1)
+    every = (*lead, *rest, *map(columns.setting, more))
+    return section._replace(columns=every, rows=rows, lead=len(lead) or 1)
 
 
 def _plain(value: Any) -> Any:
@@ -227,7 +246,8 @@ def shown(
 
 def _with_columns(sections: Sequence[Section], names: Sequence[str]) -> list[Section]:
     """The tables that have any of the columns, with these alone."""
-    views.check(names, list(dict.fromkeys(c.key for s in sections for c in s.columns)))
+    there_are = dict.fromkeys(column.key for section in sections for column in section.columns)
+    views.check(names, there_are)
     cut = [s._replace(columns=views.named(names, s.columns, s.label)) for s in sections]
     return [section for section in cut if section.columns]
 
@@ -238,12 +258,13 @@ def _text(
     """Tables, notes and, unless all columns are there, how to see them."""
     parts, left_out = [], False
     for section in sections:
-        filled_ones = filled(section)
+        named = names and tuple(names) != (views.ALL,)
+        filled_ones = list(section.columns) if named else filled(section)
         few = filled_ones if names else views.essential(filled_ones, section.rows, section.telling)
         left_out |= len(few) < len(filled_ones)
         heading = f"{section.title}\n\n" if len(sections) > 1 else ""
         above: list[str] = []
-        if not names or tuple(names) == (views.ALL,):
+        if not named:
             equal, few = views.common(filled_ones if names else few, filled_ones, section.rows)
             above = [_wrapped(f"everywhere: {equal}", wrap) + "\n"] if equal else []
         parts.append(

@@ -4,9 +4,10 @@ Text tables show the essential ones, about 120 characters of them; JSON, CSV and
 programs read, and the page, which scrolls, show all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from mpisgd.report.columns import SETTINGS
 from mpisgd.values.errors import UsageError, nearest
 from mpisgd.values.tables import Column, cell
 
@@ -72,10 +73,10 @@ def named(
     return tuple(found[key] for key in own)
 
 
-def check(names: Sequence[str], known: Sequence[str]) -> None:
+def check(names: Sequence[str], known: Collection[str]) -> None:
     """UsageError for a name that no table has."""
     for name in names:
         if name not in known:
-            there_are = ", ".join(known)
-            allowed = f"no such column here{nearest(name, known)}; there are {there_are}"
-            raise UsageError(PLACE, name, allowed)
+            there_are = f"{', '.join(known)}; and, of training runs, all options of train"
+            close = nearest(name, [*known, *SETTINGS])
+            raise UsageError(PLACE, name, f"no such column here{close}; there are {there_are}")
