@@ -70,11 +70,12 @@ def _locked(path: Path) -> h5py.File:
 def attributes(path: Path, file: h5py.File) -> dict[str, Any]:
     """The attributes of the root group, each of the schema's type."""
     attrs = file.attrs  # which opens the root each time
-    if "schema_version" not in attrs or "kind" not in attrs:
+    values = {attribute.name: attrs.get(attribute.name) for attribute in ROOT}
+    if values["schema_version"] is None or values["kind"] is None:
         raise ForeignFile(str(path), None, "is an HDF5 file, but no result of mpisgd")
     found: dict[str, Any] = {}
     for attribute in ROOT:
-        value = attrs.get(attribute.name)
+        value = values[attribute.name]
         value = value.item() if isinstance(value, np.generic) else value
         value = value.decode("ascii", "replace") if isinstance(value, bytes) else value
         if type(value) is not attribute.kind:

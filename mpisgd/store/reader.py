@@ -17,13 +17,14 @@ import numpy as np
 
 from mpisgd.store import texts
 from mpisgd.store.opening import DamagedFile, attributes, line, opened
-from mpisgd.store.schema import Field, counted, fields
+from mpisgd.store.schema import FIELDS, Field, counted, fields
 from mpisgd.store.schema import group as columns
 from mpisgd.store.target import partial_path
 from mpisgd.store.weights import ARRAYS, COLUMN, Weights, digest_of, restored
 from mpisgd.values.errors import UsageError
 
 TABLES = ("steps", "evaluation", "updates", "events")  # groups that a Run has by their name
+LINKS = {name.encode() for field in FIELDS for name in (field.group, field.name)}  # that are used
 # gzip shrinks at most about 1,032 to 1, and measured times hardly: a file that claims more than the
 # smaller of these is damaged or malicious.
 MOST_EXPANSION, ALLOWANCE = 2000, 1 << 24
@@ -52,7 +53,7 @@ class Run:
 
     def __init__(self, path: Path):
         self.path = path
-        self._file = opened(path)
+        self._file: h5py.File | None = opened(path)
         try:
             with self.guard():
                 self._size = os.stat(path).st_size
@@ -63,10 +64,12 @@ class Run:
                 self.virtual: bool = self.attributes["virtual"]
                 self.schema_version: int = self.attributes["schema_version"]
                 self._fields = {field.path: field for field in fields(self.kind)}
-                self._groups: dict[str, Any] = {}
+                self._groups: dict[str, tuple[h5py.h5g.GroupID, dict[bytes, int]]] = {}
                 self._shapes: dict[str, tuple[int, ...]] = {}
                 self._sizes: dict[str, int] = {}  # bytes of an element
                 self._datasets: dict[str, h5py.h5d.DatasetID] = {}
+                # How many steps each rank reported [rank]; a killed run's ranks may differ.
+                self.reported = np.zeros(0, int)
                 self.rows = self._counts()
                 self._check_size()
                 self.config = self._text("config")
@@ -83,7 +86,9 @@ class Run:
         """Close the file; what was read stays. A column asked for later opens it again."""
         self._datasets.clear()
         self._groups.clear()
-        self._file.close()
+        if self._file is not None:  # h5py looks through all files that it knows
+            self._file.close()
+            self._file = None
 
     def release(self) -> None:
         """Forget what is long, and close the file of a complete run, which does not change: for
@@ -103,12 +108,6 @@ class Run:
     def steps(self) -> "Table":
         """/steps: name -> array [step, rank] (rate: [step]); step 1 is row 0."""
         return Table(self, "steps")
-
-    @cached_property
-    def reported(self) -> np.ndarray:
-        """How many steps each rank reported [rank]; a killed run's ranks may differ."""
-        with self.guard():
-            return self.column("rows/steps") if self.kind == "train" else np.zeros(0, int)
 
     @cached_property
     def evaluation(self) -> "Table":
@@ -173,23 +172,20 @@ class Run:
 
     def _dataset(self, path: str) -> h5py.h5d.DatasetID:
         """One dataset, of the file that is open or has to be opened again."""
-        if not self._file:
-            self._file = opened(self.path)
-            if attributes(self.path, self._file) != self.attributes:
-                self.damaged("was replaced while it was reported on")
         if path not in self._datasets:
+            if not self._file:
+                self._file = opened(self.path)
+                if attributes(self.path, self._file) != self.attributes:
+                    self.damaged("was replaced while it was reported on")
             self._check(self._fields[path])
         return self._datasets[path]
 
     def check(self) -> None:
-        """Read all there is, each column once and kept, so that damage is found now and not in the
-        middle of something. Raises DamagedFile."""
-        _ = self.restarts, self.cases
-        for path, field in self._fields.items():
-            if self.has(path) and field.group in TABLES:
-                _ = getattr(self, field.group)[field.name]
-            elif self.has(path):
-                self.column(path)
+        """Read all that was not read at the start, each column once, so that damage is found now
+        and not in the middle of something. Raises DamagedFile."""
+        _ = self.restarts, self.cases, *(dict(getattr(self, name)) for name in TABLES)
+        if self.has(COLUMN):
+            self.column(COLUMN)
 
     def has(self, path: str) -> bool:
         """Whether anything was ever reported in this dataset."""
@@ -212,13 +208,17 @@ class Run:
     def _check(self, field: Field) -> bool:
         """Whether there is this dataset; a column may be younger than the file. DamagedFile for one
         that is not linked within the file, of its type and dimensions."""
-        group = self._group(field)
-        if group is None or not self._linked(group, field):
+        group, links = self._group(field, field.group)
+        name = field.name.encode()
+        if group is None or not self._linked(links, name, field):
             return False
-        here = self._opened(group, field)
+        here = self._opened(group, name, field)
         kind, shape = here.get_type(), here.shape
-        text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
-        if not (text if field.dtype == "json" else kind == _type(field.dtype)):
+        if field.dtype == "json":
+            fits = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
+        else:
+            fits = kind == _type(field.dtype)
+        if not fits:
             self.damaged(f"/{field.path} has type {here.dtype}, not {field.dtype}")
         fixed = {"rank": self.ranks, "one": 1}
         dims = field.dims or ("one",)
@@ -230,9 +230,8 @@ class Run:
         self._datasets[field.path] = here
         return True
 
-    def _opened(self, group: Any, field: Field) -> h5py.h5d.DatasetID:
+    def _opened(self, group: Any, name: bytes, field: Field) -> h5py.h5d.DatasetID:
         """A dataset, as what it has to be; only where it is not, is asked what is there."""
-        name = field.name.encode()
         try:
             return h5py.h5d.open(group, name)
         except (OSError, RuntimeError, KeyError, ValueError, TypeError):
@@ -250,28 +249,37 @@ class Run:
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values, native)
         return values
 
-    def _group(self, field: Field) -> h5py.h5g.GroupID | None:
-        """The group that holds the field: the root, or one of the schema, looked up once; None for
-        one younger than the file."""
-        root = self._file.id if not field.group else self._groups.get(field.group)
-        if root is None:
-            if not self._linked(self._file.id, field, field.group):
-                return None
-            root = h5py.h5o.open(self._file.id, field.group.encode())
-            if not isinstance(root, h5py.h5g.GroupID):
-                self.damaged(f"/{field.path} is not inside a group")
-            self._groups[field.group] = root
-        return root
+    def _group(
+        self, field: Field, name: str
+    ) -> tuple[h5py.h5g.GroupID | None, Mapping[bytes, int]]:
+        """A group that holds the field, the root ("") or one of the schema, and the kinds of its
+        links, looked up once; no group if it is younger than the file."""
+        if name not in self._groups:
+            here: Any = self._file and self._file.id
+            if name:
+                if not self._linked(self._group(field, "")[1], name.encode(), field):
+                    return None, {}
+                here = h5py.h5o.open(here, name.encode())
+                if not isinstance(here, h5py.h5g.GroupID):
+                    self.damaged(f"/{field.path} is not inside a group")
+            found: dict[bytes, int] = {}
 
-    def _linked(self, group: Any, field: Field, name: str = "") -> bool:
+            def note(link: bytes, info: Any) -> None:
+                if link in LINKS:
+                    found[link] = info.type
+
+            here.links.iterate(note, info=True)
+            self._groups[name] = here, found
+        return self._groups[name]
+
+    def _linked(self, links: Mapping[bytes, int], name: bytes, field: Field) -> bool:
         """Whether the group has the field, or what holds it; False for one younger than the file.
         A link to elsewhere is damage."""
-        link = (name or field.name).encode()
-        if not group.links.exists(link):
+        if name not in links:
             if field.later:
                 return False
             self.damaged(f"has no /{field.path}")
-        if group.links.get_info(link).type != h5py.h5l.TYPE_HARD:
+        if links[name] != h5py.h5l.TYPE_HARD:
             self.damaged(f"/{field.path} is a link to elsewhere, which is not followed")
         return True
 
@@ -296,6 +304,8 @@ class Run:
                 if counted_by
                 else np.ones(1, int)
             )
+            if counted_by == "rows/steps":
+                self.reported = counts
             if not counts.any():
                 found |= dict.fromkeys((field.path for field in listed), 0)
                 continue
