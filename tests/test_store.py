@@ -1,6 +1,7 @@
 """Result files: every row comes back, a kill at any moment loses none that was flushed."""
 
 import errno
+import gc
 import os
 import stat
 import subprocess
@@ -57,6 +58,22 @@ def test_every_row_comes_back(tmp_path):
     assert np.isnan(run.evaluation["time_s"]).all() if "time_s" in run.evaluation else True
     assert schema.LANES[run.events["lane"][0]] == "flight"
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
+
+
+def test_a_run_that_was_released_leaves_h5py_nothing_to_look_through(tmp_path):
+    def known() -> int:
+        gc.collect()
+        return sum(isinstance(each, h5py.h5f.FileID) for each in gc.get_objects())
+
+    finished(path := tmp_path / "a.h5")
+    before = known()
+    run = read(path)
+    assert known() > before
+    run.check()
+    run.release()
+    assert known() == before
+    assert len(run.steps["wait_s"]) == 40
+    run.close()
 
 
 def test_ranks_may_report_in_any_order_and_unevenly(tmp_path):
