@@ -52,7 +52,7 @@ def intel_mpi() -> Ranks:
 
 
 def _started(ranks: Ranks) -> Ranks:
-    done = ranks.run(2, ["python", "-c", TWO_RANKS], timeout=60, check=False)
+    done = ranks.run(2, ["python", "-c", TWO_RANKS], timeout=150, check=False)
     if done.returncode:
         reason = " ".join((done.stderr or done.stdout).split())[-300:]
         pytest.skip(f"{ranks.launcher.path} does not start 2 ranks: {reason}")

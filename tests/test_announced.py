@@ -61,7 +61,7 @@ def test_of_those_that_one_launcher_started_one_speaks(tasks, second):
         assert one.stdout is not None
         assert one.stdout.readline() == "True\n"
         with start(tasks) as two:
-            assert two.communicate("x", timeout=60)[0] == f"{second}\n"
-        one.communicate("x", timeout=60)
+            assert two.communicate("x", timeout=150)[0] == f"{second}\n"
+        one.communicate("x", timeout=150)
     with start(tasks) as alone:
-        assert alone.communicate("x", timeout=60)[0] == "True\n"
+        assert alone.communicate("x", timeout=150)[0] == "True\n"

@@ -261,13 +261,13 @@ def test_advice_from_a_calibration(file, capsys):
 def test_a_real_calibration_on_two_ranks(tmp_path):
     path = tmp_path / "here.toml"
     words = ["mpisgd", "calibrate", "--repetitions", "6", "--batches", "8", "--output", str(path)]
-    done = mpiexec.find().run(2, mpiexec.own([*words, "--format", "json"]), timeout=60)
+    done = mpiexec.find().run(2, mpiexec.own([*words, "--format", "json"]), timeout=150)
     assert done.returncode == 0, done.stderr
     rows = {row["quantity"]: row for row in json.loads(done.stdout)}
     assert rows["bandwidth_Bps"]["value"] > 1e7
     assert rows["speed at batch 8"]["value"] > 100
     assert network(str(path)).ranks_per_node == 2
-    again = mpiexec.find().run(2, mpiexec.own(words), timeout=60)
+    again = mpiexec.find().run(2, mpiexec.own(words), timeout=150)
     assert again.returncode == 2
     assert "exists" in again.stderr
 

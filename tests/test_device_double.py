@@ -136,7 +136,7 @@ def test_a_device_is_full_at_some_time():
 def in_a_process(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(STAND_IN)} | variables
     command = [sys.executable, "-c", f"import numpy as np, cupy, ctypes\n{code}"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150)
 
 
 READ = "x = cupy.ones(4); x.now(); print(ctypes.c_double.from_address(x.data.ptr).value)"

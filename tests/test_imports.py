@@ -103,7 +103,7 @@ def loaded(statement: str) -> set[str]:
     """The heavy packages that a fresh interpreter holds after `statement`."""
     code = f"import sys; {statement}; print(*sorted(set({HEAVY}) & set(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=150, check=True
     )
     return set(done.stdout.split())
 

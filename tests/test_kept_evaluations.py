@@ -50,7 +50,7 @@ class Turns(World):
                 self.wait_for(rank)
 
     def wait_for(self, rank: int) -> None:
-        assert self.changed.wait_for(lambda: self.turn == rank, timeout=60)
+        assert self.changed.wait_for(lambda: self.turn == rank, timeout=150)
 
     def run(self, work: Any) -> None:
         """`work(rank)` of all ranks, to the end."""

@@ -162,10 +162,10 @@ def test_ranks_run_and_the_exit_code_is_theirs(real):
         "import os; from mpi4py.MPI import COMM_WORLD as world\n"
         "os.write(1, b'%d of %d\\n' % (world.rank, world.size))"
     )
-    done = real.run(3, ["python", "-c", ask], timeout=60)
+    done = real.run(3, ["python", "-c", ask], timeout=150)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["0 of 3", "1 of 3", "2 of 3"]
-    assert real.run(2, ["sh", "-c", "exit 7"], timeout=60).returncode == 7
+    assert real.run(2, ["sh", "-c", "exit 7"], timeout=150).returncode == 7
 
 
 def test_after_the_time_limit_no_rank_is_left(real):
@@ -211,7 +211,7 @@ def test_what_a_killed_mpiexec_wrote_goes_with_the_job(tmp_path, monkeypatch, nu
 def test_a_folder_that_somebody_named_for_open_mpi_stays(tmp_path, monkeypatch, named):
     path = program(tmp_path / "mpiexec", '#!/bin/sh\nenv | grep "^PRTE_MCA_prte_"\n')
     monkeypatch.setenv(named, "/scratch/me")
-    done = Launcher(path, "openmpi", "").run(1, ["x"], timeout=60)
+    done = Launcher(path, "openmpi", "").run(1, ["x"], timeout=150)
     assert done.stdout == f"{named}=/scratch/me\n"
 
 
@@ -243,7 +243,7 @@ def test_a_signal_to_the_owner_ends_the_job_and_the_owner(tmp_path, number):
         token = owner.stdout.readline().strip()
         wait_for(up.exists)
         owner.send_signal(number)
-        assert owner.wait(30) == -number
+        assert owner.wait(150) == -number
     assert not [p for p in Path("/proc").glob("[0-9]*") if token in environment(p)]
 
 

@@ -319,7 +319,7 @@ def test_nothing_is_imported_that_was_not_named(shop):
         "print([n for n in sys.modules if n.startswith('_mpisgd')], sys.path[0])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=150, check=True
     )
     assert done.stdout.splitlines()[-1].startswith("[]")
 

@@ -37,7 +37,7 @@ def test_a_users_files_where_a_command_starts_are_not_run(tmp_path, name):
     done = shell(tmp_path, 'exec "$@"', *TRAIN)
     assert done.returncode == 0, done.stderr
     done = subprocess.run(
-        python("mpisgd.store.remote"), cwd=tmp_path, stdin=subprocess.DEVNULL, timeout=60,
+        python("mpisgd.store.remote"), cwd=tmp_path, stdin=subprocess.DEVNULL, timeout=150,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -165,7 +165,7 @@ def test_a_signal_that_no_merge_follows_aborts_after_its_grace(monkeypatch):
     with session.Signals(comm, lambda: None) as signals:
         os.kill(os.getpid(), signal.SIGUSR1)
         assert signals._timer is not None
-        signals._timer.join(10)
+        signals._timer.join(60)
         assert comm.codes == [128 + signal.SIGUSR1]
 
 

@@ -113,6 +113,6 @@ def test_once_all_have_met_a_signal_nobody_is_cut_off(monkeypatch):
         timer = signals._timer
         assert timer is not None
         signals.met()
-        timer.join(10)
+        timer.join(60)
         assert comm.codes == []
         assert signals.received == signal.SIGUSR1

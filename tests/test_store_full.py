@@ -59,19 +59,19 @@ def disk(tmp_path):
     folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", "size=4m", "full", str(folder)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=150)
         refused = done.stderr.strip() if done.returncode else None
     except OSError as error:
         refused = str(error)
     if refused is not None:
         pytest.skip(f"no disk of its own can be mounted: {refused}")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True, timeout=10)
+    subprocess.run(["umount", str(folder)], check=True, timeout=150)
 
 
 def run(program: str, *words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=150)
 
 
 def empty(disk: Path) -> None:

@@ -111,7 +111,7 @@ def test_of_two_users_the_second_is_refused(tmp_path, mode):
 
     def second() -> str:
         words = [sys.executable, "-c", SECOND, str(path)]
-        return subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(words, capture_output=True, text=True, timeout=150).stdout
 
     with lock.held(path, "--output"):
         lock.lock_path(path).chmod(mode)

@@ -94,7 +94,7 @@ writer.evaluation(step=3, accuracy=0.25)  # not flushed
 os.kill(os.getpid(), signal.SIGKILL)
 """
     # The writer's process holds standard error until it has ended.
-    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, timeout=150)
     assert done.returncode == -signal.SIGKILL
     with read(tmp_path / "run.h5") as run:
         assert (run.complete, run.reason) == (False, ABANDONED)
@@ -110,7 +110,7 @@ writer = RemoteWriter({str(tmp_path / "run.h5")!r}, **{OPTIONS!r})
 writer.complete({{}})
 assert "h5py" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=150)
 
 
 def test_a_writer_that_neither_takes_nor_answers_is_named(tmp_path):

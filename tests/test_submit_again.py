@@ -151,7 +151,7 @@ def test_interrupted_with_several_ends_all_and_goes_on(tmp_path, monkeypatch):
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=150)
     assert process.returncode == command.INTERRUPTED
     assert not list(Path("f").glob("*.h5"))
     size = {path: path.stat().st_size for path in Path("f").glob("*.partial")}

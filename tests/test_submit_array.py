@@ -58,7 +58,7 @@ def test_each_task_runs_the_script_of_its_run(slurm, capsys):
         with subprocess.Popen(
             ["bash", array], env=environment, stdout=subprocess.PIPE, text=True
         ) as bash:
-            told, _ = bash.communicate(timeout=60)
+            told, _ = bash.communicate(timeout=150)
         assert told.startswith(row["file"])
         assert told.split()[-2] == str(bash.pid), "the shell that Slurm's signals come to"
 

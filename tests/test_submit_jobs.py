@@ -66,7 +66,7 @@ def played(text: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The script, run by bash with the stubs."""
     return subprocess.run(
         ["bash", "-c", text], env=environment(**variables), capture_output=True, text=True,
-        timeout=30,
+        timeout=150,
     )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def test_an_interrupted_grid_goes_on_and_repeats_nothing(tmp_path, monkeypatch, 
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=150)
     assert process.returncode == command.INTERRUPTED
     assert said == "mpisgd submit: interrupted; the same command goes on\n"
     (finished,), (partial,) = Path("f").glob("*.h5"), Path("f").glob("*.partial")

@@ -117,7 +117,7 @@ class Slurm:
             cwd=directory,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             check=False,
         )
         if done.returncode:

@@ -4,7 +4,9 @@ the file is readable, the newest checkpoint is whole and from before, and the ru
 import os
 import re
 import signal
+import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -136,17 +138,18 @@ def test_ctrl_c_twice_does_not_wait(mpi: Ranks, whom: str, tmp_path):
 
 
 def twice(job: Job, whom: str) -> Left:
-    """Ctrl-C in a terminal, and again once the first has been heard."""
+    """Ctrl-C in a terminal, and again once the first has been heard; and again, in case the second
+    came before."""
     assert job.process.stdout is not None
     assert job.process.stdout.readline() == "now\n"
     began = time.monotonic()
     ranks = ranks_of(job)
-    for _ in range(2):
-        if whom == "all":
-            os.killpg(job.process.pid, signal.SIGINT)
-        for pid in ranks if whom == "ranks" else []:
-            os.kill(pid, signal.SIGINT)
-        time.sleep(0.3)
+    for patience in (0.3, 10, 10):
+        for pid in ranks if whom == "ranks" else [-job.process.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            job.process.wait(patience)
     out, err = job.process.communicate(timeout=150)
     seconds = time.monotonic() - began
     while (left := job.processes()) and time.monotonic() - began < WITHIN_S:

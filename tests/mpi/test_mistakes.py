@@ -30,7 +30,7 @@ def start(mpi, *apps: list[str]) -> subprocess.CompletedProcess[str]:
 )
 def test_a_mistake_of_one_rank_ends_all(mpi, tmp_path, other, line):
     output = tmp_path / "out.h5"
-    good = ["--steps", "2", "--deadline", "20s", "--output", str(output)]
+    good = ["--steps", "2", "--deadline", "120s", "--output", str(output)]
     done = start(mpi, good, [*good, *other])
     assert done.returncode == 2, done.stderr
     said = [text for text in done.stderr.splitlines() if "mpisgd" in text and "error" in text]

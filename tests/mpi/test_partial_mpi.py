@@ -49,7 +49,7 @@ def test_averages_of_models_are_replayed_as_well(mpi: Ranks, algorithm, tmp_path
 def test_who_waits_for_a_rank_that_does_not_come_says_for_whom(mpi: Ranks):
     """Seed 5 draws rank 1 for the first round; its step takes 20 minutes."""
     assert int(np.random.default_rng((5, 7, 1)).integers(RANKS)) == 1
-    words = [*TRAIN, "--seed", "5", "--straggler", "1:300000x", "--deadline", "2s"]
+    words = [*TRAIN, "--seed", "5", "--straggler", "1:300000x", "--deadline", "6s"]
     done = mpi.run(RANKS, words, check=False)
     assert done.returncode
     assert "waits for rank 1, which was drawn, to come to round 1" in done.stderr

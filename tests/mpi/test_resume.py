@@ -140,7 +140,7 @@ def test_a_part_that_finds_no_room_is_named_and_leaves_nothing(mpi: Ranks, tmp_p
 
 
 def test_a_writer_that_is_stopped_is_named_within_the_deadline(mpi: Ranks, tmp_path: Path):
-    words = [*COMMON, "--deadline", "2s", "--output", tmp_path / "a.h5"]
+    words = [*COMMON, "--deadline", "6s", "--output", tmp_path / "a.h5"]
     stalled = mpi(2, "stopped_writer.py", *words, check=False)
     assert stalled.returncode == 1
-    assert "rank 0 waited 2 s for the process that writes results" in stalled.stderr
+    assert "rank 0 waited 6 s for the process that writes results" in stalled.stderr

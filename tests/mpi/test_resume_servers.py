@@ -16,7 +16,7 @@ PROGRAM = "interrupted_train.py"
 STEPS, EVERY = 16, 4
 COMMON = (
     f"train --hidden 5 --data digits --data-samples 53 --batch 3 --steps {STEPS} "
-    f"--evaluate-every 6 --checkpoint-every {EVERY} --deadline 20s --servers 2"
+    f"--evaluate-every 6 --checkpoint-every {EVERY} --deadline 120s --servers 2"
 ).split()
 RUNS = {
     "async": "--algorithm async --prefetch --lr 0.01",

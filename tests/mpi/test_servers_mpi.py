@@ -12,7 +12,7 @@ from mpisgd.store.reader import Run, read
 
 COMMON = (
     "train --model quadratic --data noise --data-samples 240 --batch 4 --lr 0.05 --dtype float64 "
-    "--evaluate-every 10 --deadline 20s"
+    "--evaluate-every 10 --deadline 120s"
 )
 
 LAYERS = "--model mlp --hidden 16,12,8 --data synthetic --dtype float32"

@@ -8,7 +8,7 @@ from mpisgd.mpi import announced, session
 
 fault, seconds = sys.argv[1], float(sys.argv[2])
 faulty = announced.rank_told() == announced.announced_tasks(os.environ) - 1
-session.START_S = seconds
+session.START_S = seconds if fault in ("ends", "stops") else 120.0
 if fault == "ends" and faulty:
     sys.exit(0)
 if fault == "stops" and faulty:
