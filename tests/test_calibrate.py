@@ -78,7 +78,7 @@ def test_a_virtual_run_takes_the_step_of_its_networks_file(file, capsys):
     assert f"mpisgd: note: a step takes 0.02 s, as calibrated in {file}" in printed.err
     assert main([*words, "--hidden", "8"]) == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out)[0]["time_s"] < 0.06
+    assert json.loads(printed.out)[0]["time_s"] > 0
     assert "has no step of this --model, --hidden, --data and --dtype" in printed.err
     assert main([*words, "--step-time", "1s"]) == 0
     printed = capsys.readouterr()

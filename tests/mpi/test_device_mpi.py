@@ -26,7 +26,7 @@ def bench(mpi: Any, ranks: int, *words: str, **variables: str) -> tuple[list[dic
     paths = f"{STAND_IN}:{CHECKOUT / 'tests'}"
     variables = {f"DEVICE_DOUBLE_{name}": value for name, value in variables.items()}
     command = ["mpisgd", "bench", *words, "--backend", "cupy", *QUICK]
-    done = mpi.run(ranks, command, timeout=100, environment={"PYTHONPATH": paths, **variables})
+    done = mpi.run(ranks, command, timeout=150, environment={"PYTHONPATH": paths, **variables})
     return json.loads(done.stdout), done.stderr
 
 

@@ -29,7 +29,7 @@ def device(mpi: Ranks) -> Ranks:
 
 @pytest.mark.parametrize("kind", DEVICES)
 def test_every_algorithm_and_model_has_numpys_bits_on_a_device(device, kind):
-    done = device(4, PROGRAM, environment=DEVICES[kind], timeout=120)
+    done = device(4, PROGRAM, environment=DEVICES[kind], timeout=150)
     assert done.stdout == "26 experiments, 0 wrong\n"
 
 

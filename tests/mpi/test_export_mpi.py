@@ -24,7 +24,7 @@ RUNS = {
 def test_result_and_checkpoint_hold_the_same_bits(mpi: Ranks, name: str, tmp_path: Path):
     path = tmp_path / "run.h5"
     words = ["mpisgd", "train", *OPTIONS.split(), *RUNS[name].split(), "--output", str(path)]
-    mpi.run(4, words, timeout=120)
+    mpi.run(4, words, timeout=150)
     kept, saved = exported(str(path)).weights, exported(f"{path}.checkpoint").weights
     with read(path) as run:
         assert run.weights is not None  # read with its digest

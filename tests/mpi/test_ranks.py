@@ -9,7 +9,7 @@ CHECKS = 13
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
 def test_laws(mpi, ranks):
-    done = mpi(ranks, "laws.py", timeout=120)
+    done = mpi(ranks, "laws.py", timeout=150)
     print(done.stdout)
     assert f"{CHECKS} checks passed on {ranks} ranks" in done.stdout
     assert "leak" not in done.stderr.lower()
@@ -21,7 +21,7 @@ def test_a_stalled_peer_is_named_and_may_still_come(mpi):
 
 def ended(mpi, what: str) -> str:
     """What the job says in which the last rank stays away; it must end by itself."""
-    done = mpi(2, "stall.py", what, check=False, timeout=120)
+    done = mpi(2, "stall.py", what, check=False, timeout=150)
     assert done.returncode != 0
     return done.stderr + done.stdout
 
@@ -42,4 +42,4 @@ def test_a_stalled_native_allreduce_ends_the_job(mpi, name):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_training_is_the_same_whoever_carries_its_averages(mpi, ranks):
     """Up to the rounding of another order of sums; looked at, and by a thread."""
-    assert "32 runs agree" in mpi(ranks, "train_carriers.py", timeout=120).stdout
+    assert "32 runs agree" in mpi(ranks, "train_carriers.py", timeout=150).stdout

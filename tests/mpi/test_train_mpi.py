@@ -44,7 +44,7 @@ def virtual(tmp_path_factory):
     folder = tmp_path_factory.mktemp("virtual")
     words = [sys.executable, str(PROGRAMS / "train_worlds.py"), str(folder), "--virtual"]
     done = subprocess.run(
-        words, timeout=120, env=os.environ | ONE_THREAD, capture_output=True, text=True
+        words, timeout=150, env=os.environ | ONE_THREAD, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return folder
@@ -90,7 +90,7 @@ def test_every_average_is_recorded_and_ends_after_it_began(mpi: Ranks, tmp_path,
     words = ["mpisgd", "train", "--algorithm", "local", "--tau", "2", "--steps", "200",
              "--hidden", "4", "--evaluate-every", "0", "--progress", progress,
              "--output", str(path := tmp_path / "a.h5")]  # fmt: skip
-    mpi.run(3, words, timeout=120)
+    mpi.run(3, words, timeout=150)
     with read(path) as run:
         events = run.events
         assert len(events["step"]) == 3 * 100
@@ -99,7 +99,7 @@ def test_every_average_is_recorded_and_ends_after_it_began(mpi: Ranks, tmp_path,
 
 
 def test_runs_from_python_on_communicators_have_the_bits_of_virtual_ones(mpi: Ranks):
-    done = mpi(6, "run_on_comm.py", "fail", timeout=120)
+    done = mpi(6, "run_on_comm.py", "fail", timeout=150)
     told = sorted(done.stdout.splitlines())
     assert told[1:] == ["same dasgd", "same softsync"]
     assert "not finite on rank" in told[0]
