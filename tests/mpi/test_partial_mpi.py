@@ -10,7 +10,7 @@ from mpisgd.store.reader import read
 pytestmark = ONE_LIBRARY
 OPTIONS = (
     "--algorithm minibatch-partial --model mlp --hidden 7 --batch 4 --steps 25 "
-    "--step-time 4ms --straggler lognormal:0.6 --allreduce ring --momentum 0.9 --quiet"
+    "--step-time 4ms --straggler lognormal:0.6,1:12x --allreduce ring --momentum 0.9 --quiet"
 )
 TRAIN = ["mpisgd", "train", *OPTIONS.split()]
 RANKS = 3
