@@ -136,6 +136,23 @@ def test_what_travels_is_counted():
     assert max(pushed + answered) < whole / 3
 
 
+@pytest.mark.parametrize("more", [{}, {"prefetch": True, "push": "sparse"}], ids=str)
+def test_a_batch_is_read_once_for_its_rows_and_its_gradient(more, monkeypatch):
+    _, run = prepare(3, **(BAG | {"data_samples": 120} | (more or BOTH)), algorithm="async",
+                     servers=2, steps=8)  # fmt: skip
+    (worker,) = run.virtual_servers.workers
+    read, inner = [], type(worker.dataset).batch
+
+    def batch(dataset, indices):
+        read.append(tuple(indices.tolist()))
+        return inner(dataset, indices)
+
+    monkeypatch.setattr(type(worker.dataset), "batch", batch)
+    run.virtual_servers.run()
+    assert len(read) >= 8
+    assert len(set(read)) == len(read)
+
+
 def test_a_run_replays_to_its_bits_though_it_had_few_rows():
     experiment, run = prepare(
         7, **(BAG | BOTH), data_samples=120, algorithm="async", servers=3, steps=10,

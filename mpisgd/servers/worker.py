@@ -132,6 +132,7 @@ class ServedWorker(GradientWorker):
         self.pull_at, self.rows = pull, rows
         self._touched = np.empty(0, np.int64)  # rows of the gradient's batch
         self._known = 0, self._touched  # a batch and its rows
+        self._early: tuple[int, Any] = 0, None  # a batch that was read for its rows
         self._fresh = True  # it has no gradient anywhere
         self._heard = Fate()  # of the gradient that is outstanding, from those that have answered
 
@@ -266,7 +267,7 @@ class ServedWorker(GradientWorker):
         part = whole[self.shards[server]]
         payload = None if abandoned else part
         if self.rows is not None:
-            following = self._rows_of(self._following)
+            following = self._rows_of(self._following) if self.rows.pulled else self._touched[:0]
             payload = self.rows.request(server, payload, self._touched, following)
         self.site.send(server, header, payload)
 
@@ -275,11 +276,16 @@ class ServedWorker(GradientWorker):
         """Which batch the parameters that come next are for."""
         return self._batch_index if self._fresh else self._batch_index + 1
 
+    def batch(self, batch_index: int) -> tuple[np.ndarray, np.ndarray]:
+        """As of any worker; what was read for its rows is not read again to be worked on."""
+        (number, read), self._early = self._early, (0, None)
+        return read if number == batch_index else super().batch(batch_index)
+
     def _rows_of(self, batch_index: int) -> np.ndarray:
         """The rows of the embedding that the batch touches."""
         if self._known[0] != batch_index and self.rows is not None:
-            inputs, _ = self.batch(batch_index)
-            self._known = batch_index, self.rows.of(inputs)
+            self._early = batch_index, self.batch(batch_index)
+            self._known = batch_index, self.rows.of(self._early[1][0])
         return self._known[1]
 
     def _hear(self) -> Generator[None, None, Fate]:
