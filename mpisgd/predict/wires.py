@@ -1,7 +1,6 @@
 """What an average takes that travels in fewer bytes (`--wire`): closed forms beside `costs`.
 
-Seconds of coding are in none of them: they are of the machine that codes (benchmarks/wire_coding.py
-measures them).
+Seconds of coding are in none of them: `coding` measures them, on the machine that codes.
 """
 
 from math import prod
