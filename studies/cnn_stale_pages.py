@@ -1,10 +1,12 @@
 """Tables and the figure of the study in `cnn_stale`."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cnn_stale import (
+    AGES,
     ENDS,
     EPOCHS,
     FEW,
@@ -12,8 +14,12 @@ from cnn_stale import (
     SEEDS,
     STARTS,
     TUNING,
+    WORKERS,
+    age,
     cell,
     rate_of,
+    split,
+    updates,
     wanted,
 )
 from command import Ledger
@@ -29,20 +35,22 @@ Line = dict[str, Any]
 NOTHING = {"difference": "", "95 % interval": "", "told apart": ""}
 ENDS_KEPT = ("ema_accuracy", "accuracy", "ema_loss", "loss", "samples_computed")
 PAPER = {0: 0.36, 20: 0.47, 50: 0.79}  # per cent, best test errors; Chen et al. 2016
+NONE, MOST = ENDS
+SHOWN = (0.5, 1, 2, 3, 5, 10, 20, 50)  # per cent, on the axis
 
 
-def at_rate(ledger: Ledger, s: int, rate: float) -> list[Line]:
+def at_rate(ledger: Ledger, name: str, rate: float) -> list[Line]:
     """Those of result seeds that are there."""
-    cells = [cell(s, rate, seed) for seed in SEEDS]
+    cells = [cell(name, rate, seed) for seed in SEEDS]
     return [ledger[of] for of in cells if of in ledger]
 
 
-def settled(ledger: Ledger) -> dict[int, float]:
-    """The rate of each age whose results are there."""
-    found = {s: rate_of(ledger, s)[1] for s in STARTS}
+def settled(ledger: Ledger) -> dict[str, float]:
+    """The rate of each whose results are there: of the ages, rising, then of the others."""
+    found = {name: rate_of(ledger, name)[1] for name in (*map(age, AGES), *STARTS)}
     return {
-        s: rate for s, rate in found.items()
-        if rate is not None and all(of in ledger for of in wanted(ledger, s))
+        name: rate for name, rate in found.items()
+        if rate is not None and all(of in ledger for of in wanted(ledger, name))
     }  # fmt: skip
 
 
@@ -69,28 +77,90 @@ def less(lines: list[Line], base: list[Line]) -> Row:
 def own(ledger: Ledger) -> list[Row]:
     """Each age at its own rate, against none at its."""
     found, rows = settled(ledger), []
-    for s, rate in found.items():
-        lines, base = at_rate(ledger, s, rate), at_rate(ledger, 0, found[0])
-        row: Row = {"s": s, "rate": f"{rate:g}", "seeds": len(lines)}
-        row |= {"test error (%)": shown(lines), "of the last parameters": shown(lines, "accuracy")}
-        row |= less(lines, base) if s else NOTHING
-        rows.append(row | {"the paper's (%)": PAPER.get(s, "")})
+    for s in AGES:
+        if (name := age(s)) in found and NONE in found:
+            lines, base = at_rate(ledger, name, found[name]), at_rate(ledger, NONE, found[NONE])
+            row: Row = {"s": s, "rate": f"{found[name]:g}", "seeds": seeds(lines)}
+            row["test error (%)"] = shown(lines)
+            row["of the last parameters"] = shown(lines, "accuracy")
+            row |= less(lines, base) if s else NOTHING
+            rows.append(row | {"the paper's (%)": PAPER.get(s, "")})
     return rows
 
 
 def common(ledger: Ledger) -> list[Row]:
     """All ages at the rate of none, and none at that of the highest."""
     found, rows = settled(ledger), []
-    none, most = ENDS
     if not set(ENDS) <= set(found):
         return []
-    for rate, ages in ((found[none], list(STARTS)), (found[most], list(ENDS))):
-        base = at_rate(ledger, none, rate)
-        for s in ages:
-            if len(lines := at_rate(ledger, s, rate)) >= len(FEW):
-                row: Row = {"rate": f"{rate:g}", "s": s, "seeds": len(lines)}
+    for rate, names in ((found[NONE], list(map(age, AGES))), (found[MOST], list(ENDS))):
+        base = at_rate(ledger, NONE, rate)
+        for name in names:
+            if len(lines := at_rate(ledger, name, rate)) >= len(FEW):
+                row: Row = {"rate": f"{rate:g}", "s": split(name)[1], "seeds": seeds(lines)}
                 row["test error (%)"] = shown(lines)
-                rows.append(row | (less(lines, base) if s else NOTHING))
+                rows.append(row | (less(lines, base) if name != NONE else NOTHING))
+    return rows
+
+
+def seeds(lines: list[Line]) -> str:
+    """`1 to 5`."""
+    found = sorted(line["cell"]["seed"] for line in lines)
+    return f"{found[0]} to {found[-1]}"
+
+
+def real(ledger: Ledger) -> list[Row]:
+    """Workers that do not wait less one whose gradients are as old in the mean, each at its own
+    rate; alone where that age was not run."""
+    found, rows = settled(ledger), []
+    for workers in WORKERS:
+        name, aged = f"async, {workers}", age(workers - 1)
+        if name in found:
+            lines = at_rate(ledger, name, found[name])
+            row: Row = {"workers": workers, "staleness": ages(lines), "rate": f"{found[name]:g}"}
+            row |= {"seeds": seeds(lines), "test error (%)": shown(lines)}
+            if aged in found:
+                base = at_rate(ledger, aged, found[aged])
+                row |= {"beside": f"{aged} at {found[aged]:g}", "its error (%)": shown(base)}
+                row |= less(lines, base)
+            rows.append(row)
+    return rows
+
+
+def ages(lines: list[Line]) -> str:
+    """Mean staleness of all runs' gradients, where nine tenths of them lie, and the most."""
+    means = [line["staleness_mean"] for line in lines]
+    low = min(line["staleness_p5"] for line in lines)
+    high, most = (max(line[f"staleness_{name}"] for line in lines) for name in ("p95", "most"))
+    return f"{spread(means)[0]:.2f} ({low:.0f} to {high:.0f}; most {most:.0f})"
+
+
+def served(ledger: Ledger) -> list[Row]:
+    """Workers with a server against one alone, each at its own rate."""
+    found, rows = settled(ledger), []
+    if NONE not in found:
+        return []
+    base = at_rate(ledger, NONE, found[NONE])
+    for kind in ("sync", "async"):
+        for workers in WORKERS:
+            if (name := f"{kind}, {workers}") in found:
+                lines = at_rate(ledger, name, found[name])
+                row: Row = {"kind": kind, "workers": workers, "updates": updates(name)}
+                row |= {"rate": f"{found[name]:g}", "seeds": seeds(lines)}
+                row |= {"test error (%)": shown(lines)} | less(lines, base)
+                row["virtual s"] = banded([last(line, "time_s") for line in lines], 1)
+                rows.append(row)
+    return rows
+
+
+def versus(ledger: Ledger) -> list[Row]:
+    """Workers that do not wait less as many that do, each at its own rate."""
+    found, rows = settled(ledger), []
+    for workers in WORKERS:
+        pair = [f"{kind}, {workers}" for kind in ("async", "sync")]
+        if set(pair) <= set(found):
+            free, waiting = (at_rate(ledger, name, found[name]) for name in pair)
+            rows.append({"": f"{pair[0]} less {pair[1]}", **less(free, waiting)})
     return rows
 
 
@@ -98,46 +168,69 @@ def rates(ledger: Ledger) -> list[Row]:
     """Validation loss at every rate that was judged, of those whose search has begun."""
 
     def loss(name: str, rate: float) -> float | None:
-        s = int(name.removeprefix("s = "))
-        return mean_loss(ledger, [cell(s, rate, seed) for seed in TUNING], "ema_loss")
+        return mean_loss(ledger, [cell(name, rate, seed) for seed in TUNING], "ema_loss")
 
-    return table({f"s = {s}": rate_of(ledger, s) for s in STARTS}, loss, "staleness", 4)
+    others = sorted((name for name in STARTS if split(name)[0] != "s"), key=split)
+    names = [*map(age, AGES), *others]
+    return table({name: rate_of(ledger, name) for name in names}, loss, "of", 4)
+
+
+def errors(ledger: Ledger, rates: dict[str, float]) -> dict[str, list[float]]:
+    """Test errors of those that have several, all finite."""
+    found = {name: list(map(error, at_rate(ledger, name, rate))) for name, rate in rates.items()}
+    return {
+        name: few for name, few in found.items() if len(few) > 1 and not any(map(math.isnan, few))
+    }
 
 
 def figure(ledger: Ledger) -> Any:
-    """Test error over staleness."""
+    """Test error over staleness, emulated and real, and over workers."""
     title = f"MNIST CNN 8-8-16-16, {SAMPLES} images, {EPOCHS} epochs; bars: 95 % intervals"
-    drawn, (axes,) = panels(1, title, 6.8, 4.4)
-    found, ages = settled(ledger), list(STARTS)
-    for label, colour, rates in (
-        ("each at its own rate", "#4477aa", found),
-        ("at the rate of s = 0", "#ee6677", dict.fromkeys(STARTS, found.get(0))),
-    ):
-        errors = {
-            ages.index(s): [error(line) for line in at_rate(ledger, s, rate)]
-            for s, rate in rates.items() if rate is not None
-        }  # fmt: skip
-        errors = {
-            place: few for place, few in errors.items()
-            if len(few) > 1 and not any(map(math.isnan, few))
-        }  # fmt: skip
-        means = [spread(few)[0] for few in errors.values()]
-        halves = [half_width(few) for few in errors.values()]
-        axes.errorbar(list(errors), means, halves, fmt="o-", color=colour, capsize=3, label=label)
-    stars = [ages.index(s) for s in PAPER]
-    axes.plot(stars, list(PAPER.values()), "k*", label="the paper's, of a larger set-up")
-    axes.set_xticks(range(len(ages)), [str(s) for s in ages])
-    axes.set_xlabel("staleness s (updates)")
+    drawn, (axes, beside) = panels(2, title, 6.0, 4.6)
+    found = settled(ledger)
+    own_rates = errors(ledger, found)
+    at_none = errors(ledger, {age(s): found[NONE] for s in AGES} if NONE in found else {})
+    emulated = {split(name)[1]: few for name, few in own_rates.items() if split(name)[0] == "s"}
+    bars(axes, emulated, "o-", "#4477aa", "one worker, emulated staleness, each at its own rate")
+    same = {split(name)[1]: few for name, few in at_none.items()}
+    bars(axes, same, "o--", "#88aacc", "the same, at the rate of s = 0")
+    waiting, free = (
+        {n: few for name, few in own_rates.items() for one, n in [split(name)] if one == kind}
+        for kind in ("sync", "async")
+    )
+    label = "async, at its own rate (left: a little aside)"
+    bars(axes, {1.06 * (n - 1): few for n, few in free.items()}, "D", "#ee6677", label)
+    axes.plot(list(PAPER), list(PAPER.values()), "k*", label="the paper's, of a larger set-up")
+    axes.set_xscale("symlog", linthresh=1, linscale=0.5)
+    axes.set_xticks(AGES, map(str, AGES), fontsize="small", minor=False)
+    axes.minorticks_off()
+    axes.set_xlabel("staleness (updates); of async its mean, workers - 1")
     axes.set_yscale("log")
+    axes.set_yticks(SHOWN, map(str, SHOWN))
     axes.set_ylabel("test error (%), averaged parameters")
-    legend(drawn, [axes], 3)
+    start = {1: emulated[0]} if 0 in emulated else {}
+    bars(beside, start | waiting, "s-", "#222222", "sync, at its own rate")
+    bars(beside, start | free, "D-", "#ee6677", label)
+    beside.set_xscale("log", base=2)
+    beside.set_xticks((1, *WORKERS), map(str, (1, *WORKERS)))
+    beside.set_xlabel("workers")
+    legend(drawn, [axes, beside], 3)
     return drawn
+
+
+def bars(axes: Any, found: Mapping[float, list[float]], form: str, colour: str, label: str) -> None:
+    """Means and Student's 95 % intervals over `found`'s places."""
+    places = sorted(found)
+    means = [spread(found[place])[0] for place in places]
+    halves = [half_width(found[place]) for place in places]
+    axes.errorbar(places, means, halves, fmt=form, color=colour, capsize=3, label=label)
 
 
 def page(text: str, ledger: Ledger) -> str:
     """The page `text` with its tables from the ledger."""
     tables = {
         "own": own(ledger), "common": common(ledger), "rates": rates(ledger),
+        "real": real(ledger), "served": served(ledger), "versus": versus(ledger),
         "made": cost(ledger),
     }  # fmt: skip
     return fill_all(text, tables)
