@@ -91,11 +91,19 @@ def test_one_process_speaks(variables, speaks, monkeypatch):
     assert (announced.rank_told() == 0) == speaks
 
 
+OF_MPI = type("Exception", (RuntimeError,), {"__module__": "mpi4py.MPI"})
+
+
 @pytest.mark.parametrize(
     ("failure", "code", "said"),
     [
         (RuntimeError("odd"), 1, r"rank 1 of 3: Traceback[^\0]*RuntimeError: odd"),
-        (AssertionError(), 1, r"rank 1 of 3: Traceback[^\0]*AssertionError"),
+        (AssertionError(), 1, r"rank 1 of 3: Traceback[^\0]*AssertionError\n$"),
+        (
+            OF_MPI("errno 3"),
+            1,
+            r"Exception: errno 3\nmpisgd: rank 1 of 3: MPI fails so where a rank",
+        ),
         (SystemExit(0), 1, r"rank 1 of 3: left with sys.exit\(0\) while others were at work"),
         (SystemExit(7), 7, r"left with sys.exit\(7\)"),
         (SystemExit("why"), 1, r"left with sys.exit\('why'\)"),

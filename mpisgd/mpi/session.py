@@ -30,6 +30,7 @@ ECHO = 1.5  # s a stalled rank lets the others say whom they wait for: the chain
 START_S = 60.0  # s until all ranks have started MPI, and one more for each
 FINALIZE_S = 10.0  # s that MPI_Finalize gets at least, however short the deadline
 LEFT_EARLY, NOT_FINITE = 1, 3  # exit codes
+GONE = "MPI fails so where a rank is gone; mpiexec may name one that it ended itself"
 
 
 def world(mistake: str = "") -> Any:
@@ -181,6 +182,8 @@ def _abort(comm: Any, failure: BaseException) -> NoReturn:
         code = failure.code if isinstance(failure.code, int) and failure.code else LEFT_EARLY
     else:
         reason = traceback.format_exc().rstrip()
+        if type(failure).__module__.startswith("mpi4py"):
+            reason += f"\n{rank}: {GONE}"
     abort(comm, f"{rank}: {reason}", code, ECHO if isinstance(failure, Stalled) else None)
     os._exit(code)  # MPICH returns from Abort; a second traceback would only confuse
 
