@@ -95,3 +95,14 @@ def test_a_variable_that_is_nonsense_is_no_lab_or_itself(tmp_path, variables):
     written(tmp_path / "a.h5", environment={"variables": variables})
     (named,) = opened(tmp_path / "a.h5")
     assert row(named.run, named.name)["lab_rate"] == ("3" if variables == {LAB: 3} else None)
+
+
+def test_values_that_differ_are_as_short_as_in_tables_with_their_units(tmp_path):
+    for name, of in {"a": {}, "b": {"step_time_s": 0.1 + 0.2, "hidden": [8, 4]}}.items():
+        written(tmp_path / f"{name}.h5", config=of)
+    told = [line.partition("): ")[2] for line in notes(opened(*sorted(tmp_path.iterdir())))]
+    a, b = (str(tmp_path / name) for name in ("a.h5", "b.h5"))
+    assert told[-2:] == [f"none: {a}; 8,4: {b}", f"none: {a}; 0.3 s: {b}"]
+    written(tmp_path / "c.h5", config={"step_time_s": 0.30001})
+    told = notes(opened(tmp_path / "b.h5", tmp_path / "c.h5"))
+    assert any("0.30000000000000004: " in line and "0.30001: " in line for line in told)

@@ -184,6 +184,10 @@ def _defaults() -> dict[str, Any]:
     return {option.name: option.default for option in fields(Experiment)}
 
 
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """What tells settings apart, behind what names them."""
     names = list(dict.fromkeys(name for each in settings for name in each))
@@ -191,7 +195,7 @@ def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
              len({str(each.get(name)) for each in settings if name in each}) > 1]  # fmt: skip
     return [
         ", ".join(
-            str(each[name]) if name == "algorithm" else f"{name} {each[name]}"
+            str(each[name]) if name == "algorithm" else f"{name} {_short(each[name])}"
             for name in shown if each.get(name) is not None
         )
         for each in settings

@@ -8,6 +8,7 @@ from mpisgd.report.accounting import clock, disturbed, lab_rate
 from mpisgd.report.collect import Named
 from mpisgd.report.speed import FEW_ROUNDS, effective_share, speed
 from mpisgd.training.effective import idle
+from mpisgd.values.tables import cell
 
 # What must be equal for times or accuracies to be compared. Ranks, algorithms and their own
 # parameters are what a comparison is about.
@@ -115,10 +116,23 @@ def _unequal(
         groups.setdefault(value(named), []).append(named.name)
     if len(groups) < 2:
         return []
-    listed = [f"{found}: {_listed(names)}" for found, names in groups.items()]
+    short = [_short(key, found) for found in groups]
+    told = short if len(set(short)) == len(short) else map(str, groups)
+    listed = [
+        f"{found}: {_listed(names)}" for found, names in zip(told, groups.values(), strict=True)
+    ]
     more = [f"and {len(listed) - MOST} more"] if len(listed) > MOST else []
     shown = "; ".join([*listed[:MOST], *more])
     return [f"{message} ({key}): {shown}"]
+
+
+def _short(key: str, value: Any) -> str:
+    """A value as tables show it, with its unit."""
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return cell(value, "") + " s" * key.endswith("_s")
 
 
 def _clock(named: Named) -> str:
