@@ -259,3 +259,15 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 def test_what_makes_no_sense_is_refused_in_a_line(given, told):
     with pytest.raises(UsageError, match=told):
         mpisgd.run(**options(**given), ranks=4)
+
+
+@pytest.mark.parametrize("late", ["drop", "add"])
+@pytest.mark.parametrize("how", [{}, {"algorithm": "local", "tau": 2}])
+def test_who_is_away_holds_up_no_round_that_can_do_without_it(how, late):
+    """For longer than the run. As real ranks, it hears of rounds all the time."""
+    away = {"straggler": "3:pause@3+2s", "quorum": 3, "late": late}
+    run = virtual(PARTIAL, 4, dataset=EVEN, **how, **away)
+    ends = column(run, "start_s")[-1] + column(run, "step_s")[-1]
+    assert ends[:3] == pytest.approx([11 * STEP_S] * 3)
+    waited_for = virtual(PARTIAL, 4, dataset=EVEN, **how, **away | {"quorum": 4})
+    assert column(waited_for, "step_s").max() > 1

@@ -98,13 +98,14 @@ def taken(site: "ClockSite") -> Generator[None, None, None]:
 
 
 class Interrupted:
-    """`seconds` of a virtual rank's work, that may end early at one of its `looks`, and go on.
+    """`seconds` of a virtual rank's work, that may end early at one of its `looks`, and go on; as
+    long as it is `away`, at once.
 
     `done`: so much is; `at`: where it was interrupted, None if it was not.
     """
 
-    def __init__(self, site: "ClockSite", seconds: float, looks: Sequence[float]):
-        self._site, self.seconds, self.looks = site, seconds, looks
+    def __init__(self, site: "ClockSite", seconds: float, looks: Sequence[float], away: float):
+        self._site, self.seconds, self.looks, self._away = site, seconds, looks, away
         self.done, self._began = 0.0, 0.0
         self.at: float | None = None
 
@@ -124,7 +125,7 @@ class Interrupted:
         worked = self.done + max(0.0, time - self._began - looked)
         perfect = self._site.clock.network.progress == "perfect"
         later = (look for look in self.looks if look > self.done and look >= worked)
-        at = worked if perfect else next(later, self.seconds)
+        at = worked if perfect or worked < self._away else next(later, self.seconds)
         if at < self.seconds * (1 - ROUNDING):
             self.at = at
             cluster.interrupt(rank, self._began + looked + (self.at - self.done))

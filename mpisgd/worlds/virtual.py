@@ -26,6 +26,7 @@ from allreduce.simulate.events import Cluster
 from allreduce.simulate.records import Collective
 from allreduce.simulate.workload import Recorded, Workload
 from allreduce.wire import Wire
+from mpisgd.experiment.stragglers import StepTimer
 from mpisgd.models.statistics import moments, pooled, remembered
 from mpisgd.training.evaluation import TRAINING, shard_sums
 from mpisgd.training.parameters import Parameters
@@ -58,6 +59,7 @@ class Clock:
         saves the run, at a rest; `workload` is told what ranks do."""
         self.size, self.network, self.schedule = schedule.size, network, schedule
         self.step_time, self.chunks, self.recorders = step_time, chunks, recorders
+        self.away = step_time.away if isinstance(step_time, StepTimer) else lambda rank, step: 0.0
         self.seed, self.collectives = seed, 0  # made so far: the noise of each has its number
         self._made = Cluster if workload is None else partial(Recorded, workload)
         self.cluster = self._made(network, self.size, seed)
@@ -230,8 +232,10 @@ class ClockSite:
     def _interruptible(self, by: Interrupts, seconds: float, shares: Sequence[float]) -> Steps:
         network = self.clock.network
         look_s = 0.0 if network.progress == "perfect" else network.look_s
-        looks = [share * seconds + number * look_s for number, share in enumerate(shares, 1)]
-        work = Interrupted(self, seconds + len(looks) * look_s, looks)
+        away = self.clock.away(self.rank, self._step)
+        looks = [away + share * (seconds - away) + number * look_s
+                 for number, share in enumerate(shares, 1)]  # fmt: skip
+        work = Interrupted(self, seconds + len(looks) * look_s, looks, away)
         self.abandoned, seen, early = False, 0, True
         while early:
             began, self._work = self.now(), work
