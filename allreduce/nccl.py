@@ -1,7 +1,6 @@
 """NCCL's all-reduce behind the methods of a Plan: between devices, one of each rank's own."""
 
 import importlib
-import socket
 import warnings
 import zlib
 from collections.abc import Callable
@@ -42,6 +41,8 @@ def refusal(comm: Any, name: str, module: Any, cuda_aware: bool = False) -> str:
     """Why all ranks of `comm` cannot use it, the same on each; "" if they can. They meet here."""
     if module is np:
         return "it takes arrays of devices alone"
+    import socket
+
     there = library(module).available
     where = zlib.crc32(f"{socket.gethostname()} {module.cuda.Device().pci_bus_id}".encode())
     told = gather(comm, [there, where])

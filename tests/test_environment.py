@@ -81,5 +81,5 @@ def test_without_an_answer_of_git_there_is_no_commit(tmp_path, monkeypatch, erro
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(environment.subprocess, "run", fail)
+    monkeypatch.setattr(subprocess, "run", fail)
     assert environment.environment()["git_commit"] == ""

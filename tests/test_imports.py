@@ -125,6 +125,17 @@ def test_allreduce_loads_only_numpy(module):
     assert loaded(f"import allreduce.{module}") == {"numpy"}
 
 
+def test_a_rank_loads_no_launcher_and_nothing_that_rank_0_alone_needs():
+    others = ("mpisgd.mpi.lab", "mpisgd.mpi.mpiexec", "subprocess", "importlib.metadata", "h5py")
+    code = "import sys; before = set(sys.modules); import mpisgd.commands.train, mpisgd.drivers.mpi"
+    code += "; print(*(set(sys.modules) - before))"  # coverage, say, has loaded its own
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert {"mpisgd.drivers.mpi", "numpy"} <= set(done.stdout.split())
+    assert not set(others) & set(done.stdout.split())
+
+
 def test_the_check_itself_sees_lazy_imports():
     tree = ast.parse(
         "if TYPE_CHECKING:\n  import cupy\ndef f():\n  from mpi4py import MPI\n  import h5py as x\n"

@@ -3,6 +3,7 @@
 Ranks are threads that take turns, so that what they do, look by look, follows from the seed alone.
 """
 
+import tempfile
 import threading
 from dataclasses import replace
 from typing import Any
@@ -198,12 +199,12 @@ def test_copies_come_back_in_order_wherever_they_were(limit):
 
 
 def test_nothing_of_the_file_is_seen_and_no_room_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(copies.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     kept = Copies(0)
     kept.add(snapshots(1)[0])
     assert kept._file is not None
     assert not [*tmp_path.iterdir()]
     kept.clear()
-    monkeypatch.setattr(copies.tempfile, "gettempdir", lambda: str(tmp_path / "none"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "none"))
     with pytest.raises(OSError, match="--evaluate during keeps none"):
         kept.add(snapshots(1)[0])

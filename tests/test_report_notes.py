@@ -3,7 +3,7 @@
 import pytest
 
 from mpisgd.cli import main
-from mpisgd.mpi.lab import LAB
+from mpisgd.mpi.announced import LAB
 from mpisgd.report.accounting import row
 from mpisgd.report.collect import Named
 from mpisgd.report.notes import notes

@@ -1,8 +1,7 @@
-"""What a launcher tells a process of its place in the environment, before MPI has started."""
+"""What a launcher tells a process in the environment, before MPI has started: where it is."""
 
 import errno
 import os
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,12 @@ ANNOUNCED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
 STEP = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")  # of an srun step, when SLURM_PROCID is set too
 LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+LAB = "MPISGD_LAB"  # by which a run knows the lab that it is in; results keep it
+BURST = "MPISGD_LAB_BURST"  # and this: bytes that each of its wires lets pass at once
+# Where Open MPI's mpiexec keeps its files while it runs: /tmp/ompi.PID by default. One that was
+# killed leaves them, and none starts later under the same process id ("listener thread failed").
+SESSIONS = "PRTE_MCA_prte_local_tmpdir_base"
+SESSIONS_ANYWHERE = "PRTE_MCA_prte_tmpdir_base"  # on all nodes; not both
 
 
 def announced_tasks(environment: Mapping[str, str]) -> int:
@@ -40,6 +45,8 @@ def first_here() -> Iterator[bool]:
     if announced_tasks(os.environ) == 1:
         yield True
         return
+    import socket
+
     with socket.socket(socket.AF_UNIX) as held:
         try:
             held.bind(f"\0mpisgd-{os.getuid()}-{os.getppid()}")  # a name, no file

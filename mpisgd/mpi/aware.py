@@ -6,7 +6,6 @@ first such message is sent by a process of its own, to itself.
 
 import os
 import signal
-import subprocess
 import sys
 from typing import Any, NamedTuple
 
@@ -59,6 +58,8 @@ def decide(choice: str, comm: Any, module: Any, deadline: float = 60.0) -> Aware
 def proof(backend: str, number: int, seconds: float) -> str:
     """What speaks against it, after a message to itself in another process, with this module's
     memory on this device, within so many seconds; "" if nothing."""
+    import subprocess
+
     environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHED)}
     command = processes.python("mpisgd.mpi.aware", backend, str(number))
     try:

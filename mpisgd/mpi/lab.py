@@ -19,11 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from mpisgd.mpi.announced import BURST, LAB
 from mpisgd.mpi.mpiexec import GRACE_S, Hosts, Job, Launcher, find, own
 from mpisgd.values.errors import UsageError
 
-LAB = "MPISGD_LAB"  # the variable by which a run knows where it is; results keep it
-BURST = "MPISGD_LAB_BURST"  # and this: bytes that each of its wires lets pass at once
 SUBNET = "10.77.0"
 INTERFACE = "e0"
 MOST_HOSTS = 250

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from mpisgd.mpi import cores
+from mpisgd.mpi.announced import SESSIONS, SESSIONS_ANYWHERE
 from mpisgd.values.errors import UsageError
 from mpisgd.values.processes import handle, python
 
@@ -28,10 +29,6 @@ KINDS = {
 }
 PLACED = ("impi", "mpich", "openmpi")  # whose ranks can be put on hosts of a lab
 MARK = "MPISGD_LAUNCH"
-# Where Open MPI's mpiexec keeps its files while it runs: /tmp/ompi.PID by default. One that was
-# killed leaves them, and none starts later under the same process id ("listener thread failed").
-SESSIONS = "PRTE_MCA_prte_local_tmpdir_base"
-SESSIONS_ANYWHERE = "PRTE_MCA_prte_tmpdir_base"  # on all nodes; not both
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
 NETMOD = "MPIR_CVAR_CH4_NETMOD"
 GRACE_S = 2.0

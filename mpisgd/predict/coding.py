@@ -6,8 +6,7 @@ receives, adding not included. Of `topk` and `powersgd` the first is all that a 
 
 import time
 from collections.abc import Callable
-from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,15 +15,17 @@ from allreduce.compress import compresses, compressor, memory
 from allreduce.network import PRESETS, Network
 from allreduce.wire import FORMATS, Coder, Wire
 from mpisgd.predict import calibration
-from mpisgd.predict.links import Measured
 from mpisgd.values.errors import UsageError
+
+if TYPE_CHECKING:  # a rank has no use for it
+    from mpisgd.predict.links import Measured
 
 ELEMENTS = 1 << 20
 CODING = "coding"  # in the table [calibration]: wire = [seconds to encode a byte, to decode one]
 FULL = "float32"
 
 
-def measure(wire: str | None, repetitions: int) -> dict[str, tuple[Measured, Measured]]:
+def measure(wire: str | None, repetitions: int) -> "dict[str, tuple[Measured, Measured]]":
     """Of all formats, and of `wire` if it is none: seconds a byte of who sends and receives."""
     names = [name for name in FORMATS if name != FULL]
     return {name: _pair(name, repetitions) for name in [*names, *[wire] * compresses(wire)] if name}
@@ -63,7 +64,7 @@ def _seconds(value: Any) -> bool:
     return isinstance(value, int | float) and value is not True and 0 <= value < 1
 
 
-def _pair(wire: str, repetitions: int) -> tuple[Measured, Measured]:
+def _pair(wire: str, repetitions: int) -> "tuple[Measured, Measured]":
     vector = np.random.default_rng(0).standard_normal(ELEMENTS).astype("f")
     if compresses(wire):
         return _compressed(wire, vector, repetitions)
@@ -74,7 +75,7 @@ def _pair(wire: str, repetitions: int) -> tuple[Measured, Measured]:
     return _each(send, vector.nbytes), _each(receive, vector.nbytes)
 
 
-def _compressed(wire: str, vector: np.ndarray, repetitions: int) -> tuple[Measured, Measured]:
+def _compressed(wire: str, vector: np.ndarray, repetitions: int) -> "tuple[Measured, Measured]":
     """All of one of two ranks; what it does at the end is of topk to decode both ranks' pairs."""
     how, begun = Wire(wire), vector.copy()
     coder = compressor(how, build("ring", 2), 0, vector, memory(how, ELEMENTS, "f"), True)
@@ -98,7 +99,9 @@ def _compressed(wire: str, vector: np.ndarray, repetitions: int) -> tuple[Measur
     if not wire.startswith("topk"):
         return _each(whole, vector.nbytes), _each([0.0], 1)
     pairs = sum(block[0].nbytes + block[1].nbytes for block in coder.blocks)  # type: ignore[attr-defined]
-    return _each(once, vector.nbytes), _each([max(0.0, median(whole) - median(once))], pairs)
+    return _each(once, vector.nbytes), _each(
+        [max(0.0, float(np.median(whole) - np.median(once)))], pairs
+    )
 
 
 def _seconds_of(work: Callable[[], object], repetitions: int) -> list[float]:
@@ -111,5 +114,7 @@ def _seconds_of(work: Callable[[], object], repetitions: int) -> list[float]:
     return found
 
 
-def _each(seconds: list[float], nbytes: int) -> Measured:
+def _each(seconds: list[float], nbytes: int) -> "Measured":
+    from mpisgd.predict.links import Measured
+
     return Measured.of([each / nbytes for each in seconds])

@@ -20,7 +20,7 @@ from allreduce.measure import gather, median_interval
 from allreduce.network import Network
 from allreduce.plan import wait_until
 from allreduce.point_to_point import Trips, eager_limit, fan_out, look_seconds, ping_pong
-from mpisgd.mpi.lab import BURST
+from mpisgd.mpi.announced import BURST
 
 SMALL, LARGE = 4, 4 << 20  # bytes of the messages that give latency and bandwidth
 QUICK_BYTES, QUICK = 1 << 20, 9  # large messages, and repetitions, where a run waits for it

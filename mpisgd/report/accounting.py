@@ -5,7 +5,7 @@ A step time alone would mislead: see `training.effective`.
 
 from typing import Any
 
-from mpisgd.mpi.lab import LAB
+from mpisgd.mpi.announced import LAB
 from mpisgd.report import columns
 from mpisgd.report.columns import (
     ALGORITHM,

@@ -1,18 +1,18 @@
-"""With what a run was made: versions, machine, process, repository. Plain values for the file."""
+"""With what a run was made: versions, machine, process, repository. Plain values for the file.
+
+Rank 0 alone tells them: what only the telling needs is imported there.
+"""
 
 import os
 import platform
 import re
-import subprocess
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from mpisgd import __version__
-from mpisgd.mpi.lab import LAB
-from mpisgd.mpi.mpiexec import SESSIONS
+from mpisgd.mpi.announced import LAB, SESSIONS
 from mpisgd.values.processes import BLAS_VARIABLES
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -62,6 +62,8 @@ def _told(variable: str) -> bool:
 
 
 def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:
@@ -86,6 +88,8 @@ def _cpu() -> str:
 
 def _commit() -> str:
     """The commit of the code's own repository, `+` behind it when files differ; "" if none."""
+    import subprocess
+
     here = PACKAGE.parent
     if not (here / ".git").exists():
         return ""

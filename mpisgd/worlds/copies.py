@@ -1,7 +1,6 @@
 """What evaluations need of a rank, kept while the run goes on: nothing waits for them."""
 
 import os
-import tempfile
 from collections import deque
 from typing import IO, NamedTuple
 
@@ -86,6 +85,8 @@ class Copies:
             self._file = None
 
     def _write(self, arrays: tuple[np.ndarray, ...]) -> None:
+        import tempfile
+
         folder = tempfile.gettempdir()
         try:
             if self._file is None:
