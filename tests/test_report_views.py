@@ -168,7 +168,9 @@ def test_what_was_trained_is_a_column_of_all_and_not_of_the_first_look(capsys, f
 
 
 def test_settings_are_had_by_their_names_equal_or_unset(capsys, files):
-    """Of one run, and of several that all have the same."""
+    """Of one run, and of several that all have the same; in the order in which they are named."""
+    words = [*files, "--columns", "file,quorum,algorithm", "--table", "runs"]
+    assert printed(capsys, *words).split()[:3] == ["file", "quorum", "algorithm"]
     for some in (files[:1], files):
         words = [*some, "--columns", "quorum,batch,allreduce", "--table", "runs"]
         for line in printed(capsys, *words).splitlines()[1 : len(some)]:

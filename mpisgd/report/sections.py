@@ -267,9 +267,8 @@ def _text(
         if not named:
             equal, few = views.common(filled_ones if names else few, filled_ones, section.rows)
             above = [_wrapped(f"everywhere: {equal}", wrap) + "\n"] if equal else []
-        parts.append(
-            heading + "\n".join([*above, _blocks(few, section.rows, width, section.telling)])
-        )
+        telling = () if named else section.telling  # named ones keep their order
+        parts.append(heading + "\n".join([*above, _blocks(few, section.rows, width, telling)]))
     lines = [_wrapped(f"note: {line}", wrap) for line in told]
     lines += [MORE] if left_out else []
     return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])])
