@@ -20,13 +20,12 @@ from full_length import (
     SCREEN,
     SETTLE,
     STEPS,
+    VARIANTS,
     WIDE,
-    WIDE_RANKS,
     Row,
     halves,
     length,
     options,
-    ranks,
     settled,
     tuning_loss,
     wanted,
@@ -45,9 +44,7 @@ LOOKS = {
     "DaSGD, xi 0.25, Local's rate corrected": "#66ccee", "DaSGD, xi 0.5": "#aa3377",
     "delta": "#228833", "overwrite": "#ccbb44", **dict.fromkeys(DILOCO, "#ee9955"),
 }  # fmt: skip
-LOOKS |= {name: LOOKS[one] for name, one in WIDE.items()}
-LOOKS |= dict(zip(SCALED, ("#999999", "#ffaabb", "#99bbdd"), strict=True))
-SET_UP = "resnet8 of width 8, {} virtual workers"
+SET_UP = f"resnet8 of width 8, {RANKS} virtual workers"
 FEWEST = 3  # seeds of what the page shows
 SHORT = "mini-batch, in DaSGD's time"
 COMPARED = (
@@ -140,18 +137,13 @@ def named(groups_found: Iterable[Group]) -> dict[str, list[Row]]:
     return {one["name"]: lines for one, lines in groups_found}
 
 
-def decays(ledger: Ledger) -> list[Row]:
-    """What the kind of weight decay changes: in each, and in what lies between them."""
-    found = named(results(ledger, [*MAIN, *DECOUPLED]))
-    return compared(found, [*DECOUPLED.items(), *versus(list(DECOUPLED))])
-
-
-def wide(ledger: Ledger) -> list[Row]:
-    """Of 32 workers: at each rate each less mini-batch and less Local, and what the rate
-    changes."""
-    found = named(results(ledger, [*WIDE, *SCALED]))
-    same = zip(SCALED, WIDE, strict=True)
-    return compared(found, [*versus(list(WIDE)), *versus(list(SCALED)), *same])
+def variants(ledger: Ledger) -> list[Row]:
+    """What the kind of weight decay changes, and what lies between the algorithms in each variant;
+    of 32 workers too with mini-batch at the larger rate."""
+    found = named(results(ledger, [*MAIN, *VARIANTS]))
+    within = [pair for several in (DECOUPLED, WIDE, SCALED) for pair in versus(list(several))]
+    largest = next(iter(SCALED))
+    return compared(found, [*DECOUPLED.items(), *within, *((name, largest) for name in WIDE)])
 
 
 def halfway(found: Mapping[str, list[Row]]) -> list[Row]:
@@ -228,15 +220,13 @@ def interval(values: Sequence[float], digits: int) -> str:
     return f"{mean:.{digits}f} ({mean - half:.{digits}f} to {mean + half:.{digits}f})"
 
 
-def curves(found: Sequence[Group], title: str) -> Any:
-    """Validation accuracy over samples: means and Student's 95 % bands; None of nothing."""
-    if not found:
-        return None
-    drawn, (axis,) = panels(1, title, 7.0, 4.8)
+def curves(found: Iterable[Group]) -> Any:
+    """Validation accuracy over samples: means and Student's 95 % bands."""
+    drawn, (axis,) = panels(1, f"{SET_UP}, at the rates of the table", 7.0, 4.8)
     for one, lines in found:
         if one["name"] not in IN_TIME:
             values = 100 * np.array([line["accuracy"] for line in lines])
-            samples = np.array(lines[0]["step"]) * ranks(one["name"]) * BATCH / 1e3
+            samples = np.array(lines[0]["step"]) * RANKS * BATCH / 1e3
             colour, label = LOOKS[one["name"]], f"{one['name']}, rate {one['rate']:g}"
             band(axis, samples, values, colour, label)
     axis.set(xlabel="thousand samples computed", ylabel="validation accuracy (%), averaged model")
@@ -247,7 +237,7 @@ def curves(found: Sequence[Group], title: str) -> Any:
 def over_time(found: Iterable[Group]) -> Any:
     """What each reaches in the time that it was laid out for, side by side where it is the same;
     two lengths of one are joined."""
-    drawn, (axis,) = panels(1, f"{SET_UP.format(RANKS)}: each where its one-cycle ends", 7.0, 4.8)
+    drawn, (axis,) = panels(1, f"{SET_UP}: each where its one-cycle ends", 7.0, 4.8)
     points: dict[str, list[tuple[float, float, float]]] = {}
     for one, lines in found:
         values = [100 * last(line, "test_accuracy") for line in lines]
@@ -270,7 +260,8 @@ def page(text: str, ledger: Ledger) -> str:
         "rates": rates(ledger), "outcomes": outcomes(results(ledger)),
         "differences": differences(ledger),
         "time": equal_time(ledger), "even": break_even(ledger),
-        "half": half(ledger), "made": cost(ledger),
+        "half": half(ledger), "made": cost(ledger), "variant-differences": variants(ledger),
+        "variants": outcomes(results(ledger, VARIANTS)),
     }  # fmt: skip
     return fill_all(text, tables)
 
@@ -279,9 +270,6 @@ def write(folder: Path) -> None:
     """summary.csv, the figures, and the page's tables."""
     publish(
         folder, page, lambda ledger: summary(ledger, COLUMNS),
-        {"accuracy": lambda ledger: curves(
-            results(ledger), f"{SET_UP.format(RANKS)}, each at its tuned rate"),
-         "time": lambda ledger: over_time(results(ledger)),
-         "workers": lambda ledger: curves(
-            results(ledger, [*WIDE, *SCALED]), f"{SET_UP.format(WIDE_RANKS)}, untuned rates")},
+        {"accuracy": lambda ledger: curves(results(ledger)),
+         "time": lambda ledger: over_time(results(ledger))},
     )  # fmt: skip
