@@ -5,7 +5,8 @@ it), keeps one line for each finished run in results/study-scaling/runs.jsonl, a
 
 Models after each step do not depend on what a step or an average takes. So `train` counts steps to
 an accuracy once for all networks, `time` counts seconds of a step without learning anything, and
-`check` is the whole at once for some, which has to agree with their product.
+`check` is the whole at once for some, which has to agree with their product. Of parameter servers
+the gradients' order may depend on the network: there `check` says how far that goes.
 """
 
 if __name__ == "__main__":
@@ -13,7 +14,7 @@ if __name__ == "__main__":
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -35,8 +36,9 @@ from mpisgd.predict.devices import DEVICES
 Cell = Mapping[str, Any]
 
 RANKS = (1, 4, 16, 64, 256)
+SIZES = {"weak": RANKS, "strong": RANKS[:-1]}
 WEAK_BATCH, STRONG_BATCH = 8, 1024  # samples of a worker's step; of all workers' together
-SCALINGS = ("weak", "strong")
+SCALINGS = tuple(SIZES)
 TAU = 4
 DASGD = {"algorithm": "dasgd", "tau": TAU}
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -46,10 +48,17 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "DaSGD d=1": DASGD | {"delay": 1, "xi": 0.25},
     "DaSGD d=3": DASGD | {"delay": 3, "xi": 0.25},
     "delta d=3": DASGD | {"delay": 3, "merge": "delta"},
+    "DiLoCo": {"algorithm": "diloco", "tau": TAU},
+    "async": {"algorithm": "async", "colocated": True},
+    "backup": {"algorithm": "backup", "colocated": True},
 }
-STRONG = ("mini-batch", "Local", "DaSGD d=3", "delta d=3")
+SERVED = ("async", "backup")  # by a server beside each worker, not by all-reduces
+MOST_SERVED = 64  # workers; 256 would be 131,072 messages a step
+BACKUPS = 16  # one worker in so many, and one at least
+STRONG = ("mini-batch", "Local", "DaSGD d=3", "delta d=3", "DiLoCo")
 LIKE = {"overlapped": "mini-batch"}  # to the same models
-TIMED_LIKE = {"delta d=3": "DaSGD d=3"}  # in the same seconds a step
+TIMED_LIKE = {"delta d=3": "DaSGD d=3", "DiLoCo": "Local"}  # in the same seconds a step
+CLOCKED = ("overlapped", *SERVED)  # whose seconds of a step have no closed form here
 
 # What is priced: ResNet-50 on TITAN X; one sample of the task stands for so many of its images.
 NET, DEVICE, IMAGES, NBYTES = "resnet50", "titanx", 4, 102_000_000
@@ -59,6 +68,8 @@ NETWORKS = {
 }  # fmt: skip
 ALLREDUCES = ("tree", "butterfly", "halving-doubling")
 ROUNDS = 3  # of tau steps, of which the last counts
+# Of servers, an mlp 64-512-512-10, whose shards are long beside the headers of messages.
+SHARDED, SHARDED_LAYERS = 301_066, (512, 512)
 
 # What is trained: an mlp 784-32-10 of 25,450 parameters.
 HIDDEN, PARAMETERS = 32, 25_450
@@ -132,8 +143,10 @@ def settled(
     ledger: Ledger, scaling: str, name: str, ranks: int
 ) -> tuple[list[float], float | None]:
     """The rates that are tried, and the one that has settled, if one has: see `settling`."""
-    most = RANKS[-1] if name == "mini-batch" else 16  # a worker's own steps are of its few samples
+    # Local steps are of a worker's few samples, whatever the number of workers.
+    most = RANKS[-1] if name in ("mini-batch", "backup") else 16
     start = 0.0125 * (min(ranks, most) ** 0.5 if scaling == "weak" else 8.0)
+    start = 0.0125 / ranks**0.5 if name == "async" else start  # an update is of one gradient
 
     def judged(rate: float) -> float | None:
         one = cell(scaling, name, ranks, rate, TUNING)
@@ -147,14 +160,10 @@ def steps(scaling: str, ranks: int) -> int:
     return MOST[ranks if scaling == "weak" else RANKS[-1]]
 
 
-def shown(scaling: str) -> list[str]:
-    """The algorithms of the tables."""
-    return list(ALGORITHMS if scaling == "weak" else STRONG)
-
-
-def sizes(scaling: str) -> tuple[int, ...]:
-    """Numbers of workers."""
-    return RANKS if scaling == "weak" else RANKS[:-1]
+def shown(scaling: str, ranks: int = 1) -> list[str]:
+    """The algorithms of the tables, at that many workers."""
+    names = list(ALGORITHMS if scaling == "weak" else STRONG)
+    return [name for name in names if name not in SERVED or ranks <= MOST_SERVED]
 
 
 def trained(scaling: str, ranks: int) -> list[str]:
@@ -163,7 +172,7 @@ def trained(scaling: str, ranks: int) -> list[str]:
     if ranks == 1:
         return ["mini-batch"]
     left_out = LIKE if scaling == "weak" else {**LIKE, "mini-batch": "of one worker"}
-    return [name for name in shown(scaling) if name not in left_out]
+    return [name for name in shown(scaling, ranks) if name not in left_out]
 
 
 def result_cells(
@@ -188,18 +197,22 @@ def time_cells() -> Iterator[Cell]:
         for link in NETWORKS:
             for allreduce in ("butterfly" if ranks == RANKS[1] else "tree", "halving-doubling"):
                 yield time_cell("overlapped", ranks, link, allreduce)
+            for name in SERVED if ranks <= MOST_SERVED else ():
+                yield time_cell(name, ranks, link, "servers")
     for link in TIMED:
         for allreduce in ALLREDUCES:
             for name in ALGORITHMS:
-                if name not in TIMED_LIKE:
+                if name not in (*TIMED_LIKE, *SERVED):
                     yield time_cell(name, TIMED_RANKS, link, allreduce)
 
 
 def check_cells() -> list[Cell]:
+    names = [name for name in ALGORITHMS if name not in (*TIMED_LIKE, *LIKE, *SERVED)]
+    pairs = [(name, allreduce) for allreduce in ALLREDUCES for name in names]
     return [
         {"kind": "check", "scaling": "weak", "name": name, "ranks": CHECKED, "seed": SEEDS[0],
          "network": "10 Gbit/s", "allreduce": allreduce}
-        for allreduce in ALLREDUCES for name in ALGORITHMS if name not in {**TIMED_LIKE, **LIKE}
+        for name, allreduce in (*pairs, *((name, "servers") for name in SERVED))
     ]  # fmt: skip
 
 
@@ -209,7 +222,12 @@ def common(of: Cell) -> dict[str, Any]:
     return ALGORITHMS[of["name"]] | {
         "model": "mlp", "momentum": 0.9, "progress": "perfect",
         "step_time_s": compute_s(scaling, ranks), "batch": batch(scaling, ranks),
-    }  # fmt: skip
+    } | ({"backups": max(1, ranks // BACKUPS)} if of["name"] == "backup" else {})  # fmt: skip
+
+
+def carried(of: Cell, allreduce: str, servers: int) -> dict[str, Any]:
+    """By which all-reduce gradients travel, or to how many servers."""
+    return {"servers": servers} if of["name"] in SERVED else {"allreduce": allreduce}
 
 
 def learn(of: Cell, dataset: Dataset, link: Mapping[str, Any], rate: float) -> Run:
@@ -227,13 +245,14 @@ def learn(of: Cell, dataset: Dataset, link: Mapping[str, Any], rate: float) -> R
 
 def run_train(of: Cell, dataset: Dataset) -> dict[str, Any]:
     """Steps and accuracy, on a network that takes no time."""
-    run = learn(of, dataset, {"allreduce": "tree"}, of["rate"])
+    run = learn(of, dataset, carried(of, "tree", 1), of["rate"])
     return kept(run, "step", "accuracy")
 
 
 def run_check(of: Cell, dataset: Dataset, rate: float) -> dict[str, Any]:
     """The same with the virtual seconds of the network and all-reduce."""
-    link = {"allreduce": of["allreduce"], "network": slowed(of["network"], PARAMETERS)}
+    link = carried(of, of["allreduce"], of["ranks"])
+    link |= {"network": slowed(of["network"], PARAMETERS)}
     return kept(learn(of, dataset, link, rate), "step", "time_s", "accuracy") | {"rate": rate}
 
 
@@ -244,52 +263,65 @@ def kept(run: Run, *names: str) -> dict[str, Any]:
 
 
 def run_time(of: Cell) -> dict[str, Any]:
-    """Seconds of a step in the last round, when the slowest rank has done them."""
-    values = common(of) | {
-        "hidden": SMALL_LAYERS, "data": "digits", "batch": 1, "rate": 1e-3,
-        "steps": ROUNDS * TAU, "evaluate_every": 0,
-        "network": slowed(of["network"], SMALL), "allreduce": of["allreduce"],
+    """Seconds of a step in the last round, when the slowest rank has done them; with servers, when
+    their updates make a step."""
+    served = of["name"] in SERVED
+    values = common(of) | carried(of, of["allreduce"], of["ranks"]) | {
+        "hidden": SHARDED_LAYERS if served else SMALL_LAYERS, "data": "digits", "batch": 1,
+        "rate": 1e-3, "steps": ROUNDS * TAU, "evaluate_every": TAU if served else 0,
+        "network": slowed(of["network"], SHARDED if served else SMALL),
     }  # fmt: skip
     run = Run(values, of["ranks"], data.load("digits"))
     if failure := run.finish():
         raise RuntimeError(failure)
-    table = run.result.steps
-    ends = (np.asarray(table["start_s"]) + np.asarray(table["step_s"])).max(axis=1)
-    seconds = (ends[-1] - ends[-1 - TAU]) / TAU
-    return {"step_s": significant(float(seconds)), "cpu_s": round(run.cpu_s, 2)} | made_with()
+    if served:
+        before, end = run.result.evaluation["time_s"][-2:]
+    else:
+        table = run.result.steps
+        ends = (np.asarray(table["start_s"]) + np.asarray(table["step_s"])).max(axis=1)
+        before, end = ends[-1 - TAU], ends[-1]
+    seconds = float(end - before) / TAU
+    return {"step_s": significant(seconds), "cpu_s": round(run.cpu_s, 2)} | made_with()
 
 
-def train(ledger: Ledger, scaling: str, dataset: Dataset, seeds: tuple[int, ...]) -> None:
+def train(ledger: Ledger, scaling: str, dataset: Dataset, names: Sequence[str]) -> None:
     """Settle each rate, then the runs that count."""
 
     def one(of: Cell) -> dict[str, Any]:
         return run_train(of, dataset)
 
-    for ranks in sizes(scaling):
+    for ranks in SIZES[scaling]:
         for name in trained(scaling, ranks):
-            while (found := settled(ledger, scaling, name, ranks))[1] is None:
+            while name in names and (found := settled(ledger, scaling, name, ranks))[1] is None:
                 run_missing([cell(scaling, name, ranks, r, TUNING) for r in found[0]], ledger, one)
-            run_missing(result_cells(ledger, scaling, name, ranks, seeds), ledger, one)
+            if name in names:
+                run_missing(result_cells(ledger, scaling, name, ranks), ledger, one)
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
     dataset, _ = parts(data.load("mnist", arguments.data), VALIDATION, SAMPLES)
-    train(ledger, "weak", dataset, SEEDS)
-    run_missing(time_cells(), ledger, run_time)
+    names = arguments.only or list(ALGORITHMS)
+    for scaling in SCALINGS:
+        train(ledger, scaling, dataset, names)
+    run_missing((of for of in time_cells() if of["name"] in names), ledger, run_time)
 
     def check(of: Cell) -> dict[str, Any]:
         _, rate = settled(ledger, of["scaling"], LIKE.get(of["name"], of["name"]), of["ranks"])
         assert rate is not None
         return run_check(of, dataset, rate)
 
-    run_missing(check_cells(), ledger, check)
-    train(ledger, "strong", dataset, SEEDS)
+    run_missing((of for of in check_cells() if of["name"] in names), ledger, check)
+
+
+def add(options: argparse.ArgumentParser) -> None:
+    add_mnist(options)
+    options.add_argument("--only", nargs="*", choices=list(ALGORITHMS), help="of the algorithms")
 
 
 def main() -> int:
     from scaling_figures import write
 
-    return study(__doc__, "study-scaling", run, write, add_mnist)
+    return study(__doc__, "study-scaling", run, write, add)
 
 
 if __name__ == "__main__":

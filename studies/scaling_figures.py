@@ -1,6 +1,6 @@
 """Tables and figures of the study in `scaling`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,17 @@ from scaling import (
     ALGORITHMS,
     ALLREDUCES,
     CHECKED,
+    CLOCKED,
     EVERY,
     LIKE,
+    MOST_SERVED,
     NBYTES,
     NETWORKS,
     RANKS,
     SCALINGS,
     SEEDS,
+    SERVED,
+    SIZES,
     TARGETS,
     TIMED,
     TIMED_LIKE,
@@ -34,7 +38,6 @@ from scaling import (
     score,
     settled,
     shown,
-    sizes,
     step_s,
     steps,
     time_cell,
@@ -52,7 +55,8 @@ PAPERS = ("tree", "butterfly")  # the all-reduces of DaSGD's paper
 SETS = {"tree or butterfly": PAPERS, "halving-doubling": ("halving-doubling",)}
 LOOKS = {
     "mini-batch": "#222222", "overlapped": "#ee7733", "Local": "#ee6677", "DaSGD d=1": "#66ccee",
-    "DaSGD d=3": "#4477aa", "delta d=3": "#228833",
+    "DaSGD d=3": "#4477aa", "delta d=3": "#228833", "DiLoCo": "#aa3377", "async": "#ccbb44",
+    "backup": "#117733",
 }  # fmt: skip
 
 
@@ -70,10 +74,10 @@ class Times:
         return np.array([np.nan if "failure" in x else steps_to(x, target) for x in lines])
 
     def step_s(self, scaling: str, name: str, ranks: int, link: str, allreduce: str) -> float:
-        """Of a step; of overlapped averages on the virtual clock, infinite where it was not run."""
-        if name != "overlapped":
+        """Of a step; where there is no closed form on the virtual clock, infinite if not run."""
+        if name not in CLOCKED:
             return step_s(name, scaling, ranks, link, allreduce)
-        one = time_cell(name, ranks, link, allreduce)
+        one = time_cell(name, ranks, link, "servers" if name in SERVED else allreduce)
         return float(self.ledger[one]["step_s"]) if one in self.ledger else np.inf
 
     def to(
@@ -118,8 +122,8 @@ def count_rows(times: Times, scaling: str) -> list[Row]:
             continue
         for target in TARGETS:
             row: Row = {"algorithm": name, "to": f"{target:.0%}"}
-            for ranks in sizes(scaling):
-                if ranks == 1 and name != "mini-batch":
+            for ranks in SIZES[scaling]:
+                if name not in shown(scaling, ranks) or (ranks == 1 and name != "mini-batch"):
                     continue
                 found = times.steps(scaling, name, ranks, target)
                 row[f"{ranks} worker" + "s" * (ranks > 1)] = told(list(found), 0)
@@ -127,18 +131,19 @@ def count_rows(times: Times, scaling: str) -> list[Row]:
     return rows
 
 
-def speed_rows(times: Times, scaling: str, allreduces: Sequence[str]) -> list[Row]:
-    """Speed-up to the main target with all workers, by network, and the samples' share."""
+def speed_rows(
+    times: Times, scaling: str, allreduces: Sequence[str], ranks: int, names: Sequence[str]
+) -> list[Row]:
+    """Speed-up to the main target with so many workers, by network, and the samples' share."""
     rows: list[Row] = []
-    most = sizes(scaling)[-1]
-    for name in shown(scaling):
+    for name in names:
         row: Row = {"algorithm": name}
         for link in NETWORKS:
-            seconds = times.best(scaling, name, most, link, allreduces, MAIN)
+            seconds = times.best(scaling, name, ranks, link, allreduces, MAIN)
             row[link] = told(list(times.speed_up(scaling, MAIN, seconds)), 1)
         for link in NETWORKS:
-            pace = min(times.step_s(scaling, name, most, link, one) for one in allreduces)
-            row[f"samples/s, {link}"] = f"{100 * compute_s(scaling, most) / pace:.0f} %"
+            pace = min(times.step_s(scaling, name, ranks, link, one) for one in allreduces)
+            row[f"samples/s, {link}"] = f"{100 * compute_s(scaling, ranks) / pace:.0f} %"
         rows.append(row)
     return rows
 
@@ -148,7 +153,7 @@ def winner_rows(times: Times, target: float) -> list[Row]:
     one that missed the target in the longest run could still be quicker."""
     rows: list[Row] = []
     for scaling in SCALINGS:
-        for ranks in sizes(scaling)[1:]:
+        for ranks in SIZES[scaling][1:]:
             for label, allreduces in SETS.items():
                 row: Row = {"scaling": scaling, "workers": ranks, "all-reduce": label}
                 for link in NETWORKS:
@@ -161,7 +166,8 @@ def _winner(
     times: Times, scaling: str, ranks: int, link: str, allreduces: Sequence[str], target: float
 ) -> str:
     found = {
-        name: times.best(scaling, name, ranks, link, allreduces, target) for name in shown(scaling)
+        name: times.best(scaling, name, ranks, link, allreduces, target)
+        for name in shown(scaling, ranks)
     }
     if not all(map(len, found.values())):
         return "not run"
@@ -177,16 +183,19 @@ def _winner(
 
 
 def span_rows(times: Times) -> list[Row]:
-    """Who is quickest from which t_c / t_p on, where all come to the target; weak scaling."""
+    """Who is quickest from which t_c / t_p on, where all come to the target but those that another
+    with as long a step came to before; weak scaling."""
     rows: list[Row] = []
     for target in TARGETS:
         for ranks in RANKS[1:]:
             found: dict[str, Way] = {}
-            for name in trained("weak", ranks):
+            names = [name for name in trained("weak", ranks) if name not in SERVED]
+            for name in names:
                 count = times.steps("weak", name, ranks, target)
                 if len(count) and np.isfinite(count).all():
                     found[name] = Way(ALGORITHMS[name], list(count))
-            if len(found) == len(trained("weak", ranks)):
+            beaten = {name for name in names if TIMED_LIKE.get(name) in found}
+            if set(names) <= found.keys() | beaten:
                 rows += [{"to": f"{target:.0%}", "workers": ranks, **row} for row in spans(found)]
     return rows
 
@@ -197,7 +206,7 @@ def rate_rows(ledger: Ledger) -> list[Row]:
     for scaling in SCALINGS:
         for name in shown(scaling):
             row: Row = {"scaling": scaling, "algorithm": name}
-            for ranks in sizes(scaling) if name not in LIKE else ():
+            for ranks in SIZES[scaling] if name not in LIKE else ():
                 if name in trained(scaling, ranks):
                     row[f"{ranks} worker" + "s" * (ranks > 1)] = _rates(
                         ledger, scaling, name, ranks
@@ -246,7 +255,7 @@ def clock_rows(ledger: Ledger) -> list[Row]:
             row: Row = {"network": link, "all-reduce": allreduce}
             for name in ALGORITHMS:
                 one = time_cell(name, TIMED_RANKS, link, allreduce)
-                if name in TIMED_LIKE or one not in ledger:
+                if name in (*TIMED_LIKE, *SERVED) or one not in ledger:
                     continue
                 virtual = ledger[one]["step_s"]
                 off = 100 * (step_s(name, "weak", TIMED_RANKS, link, allreduce) / virtual - 1)
@@ -267,9 +276,9 @@ def check_rows(times: Times) -> list[Row]:
         whole = line["evaluations"]
         place = max(i for i, step in enumerate(whole["step"]) if step % EVERY[CHECKED] == 0)
         last, seconds = whole["step"][place], whole["time_s"][place]
-        final = priced(one["network"], one["allreduce"], CHECKED)
-        product = last * step_s(name, "weak", CHECKED, one["network"], one["allreduce"])
-        product += final if "delay" in ALGORITHMS[name] else 0.0
+        product = last * times.step_s("weak", name, CHECKED, one["network"], one["allreduce"])
+        if "delay" in ALGORITHMS[name]:
+            product += priced(one["network"], one["allreduce"], CHECKED)
         pairs = list(zip(whole["accuracy"], steps_alone["accuracy"], strict=False))
         rows.append({
             "algorithm": name, "all-reduce": one["allreduce"], "steps": f"{last:.0f}",
@@ -281,12 +290,14 @@ def check_rows(times: Times) -> list[Row]:
 
 
 def lines(
-    times: Times, scaling: str, allreduces: Sequence[str], link: str
+    times: Times, scaling: str, names: Sequence[str], allreduces: Sequence[str], link: str
 ) -> Iterator[tuple[str, list[int], np.ndarray]]:
     """(algorithm, workers, speed-ups [workers, seed]) as far as all seeds came to the target."""
-    for name in shown(scaling):
+    for name in names:
         ranks, found = [1], [np.ones(len(SEEDS))]
-        for count in sizes(scaling)[1:]:
+        for count in SIZES[scaling][1:]:
+            if name not in shown(scaling, count):
+                continue
             seconds = times.best(scaling, name, count, link, allreduces, MAIN)
             gains = times.speed_up(scaling, MAIN, seconds)
             if len(gains) == len(SEEDS) and np.isfinite(gains).all():
@@ -295,42 +306,54 @@ def lines(
         yield name, ranks, np.array(found)
 
 
+def rows_of(scaling: str) -> list[tuple[str, tuple[str, ...], list[str]]]:
+    """The figure's rows: (title, all-reduces, algorithms)."""
+    names = [name for name in shown(scaling) if name not in SERVED]
+    rows = [(label, allreduces, names) for label, allreduces in SETS.items()]
+    if set(SERVED) <= set(shown(scaling)):
+        allreduces, beside = SETS["halving-doubling"], ["mini-batch", *SERVED]
+        rows.append(("servers", allreduces, beside))
+    return rows
+
+
 def figure(times: Times, scaling: str) -> Any:
-    """Speed-up over workers: a column for each network, a row for each set of all-reduces."""
+    """Speed-up over workers: a column for each network, a row for each set of all-reduces, and one
+    for servers."""
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(13, 7), layout="constrained")
-    axes = drawn.subplots(len(SETS), len(NETWORKS), sharex=True, sharey=True, squeeze=False)
+    rows = rows_of(scaling)
+    drawn = Figure(figsize=(13, 0.6 + 3.2 * len(rows)), layout="constrained")
+    axes = drawn.subplots(len(rows), len(NETWORKS), sharex=True, sharey=True, squeeze=False)
     what = "8 samples a worker" if scaling == "weak" else f"{batch('strong', 1)} samples a step"
     drawn.suptitle(f"How much sooner {MAIN:.0%} is reached than by one worker: {what}")
-    free = [times.steps(scaling, "mini-batch", ranks, MAIN) for ranks in sizes(scaling)]
-    for row, (label, allreduces) in zip(axes, SETS.items(), strict=True):
+    free = [times.steps(scaling, "mini-batch", ranks, MAIN) for ranks in SIZES[scaling]]
+    for row, (label, allreduces, names) in zip(axes, rows, strict=True):
         for axis, link in zip(row, NETWORKS, strict=True):
-            _panel(axis, times, scaling, allreduces, link, free)
+            _panel(axis, lines(times, scaling, names, allreduces, link), scaling, free)
             axis.set_title(f"{link}, {label}", fontsize="medium")
         row[0].set_ylabel("time of one worker / time")
     for axis in axes[-1]:
         axis.set_xlabel("workers")
-    legend(drawn, axes.flat, 5)
+    legend(drawn, axes.flat, 6)
     return drawn
 
 
 def _panel(
-    axis: Any, times: Times, scaling: str, allreduces: Sequence[str], link: str,
+    axis: Any, found: Iterable[tuple[str, list[int], np.ndarray]], scaling: str,
     free: Sequence[np.ndarray],
 ) -> None:  # fmt: skip
-    for name, ranks, gains in lines(times, scaling, allreduces, link):
+    for name, ranks, gains in found:
         middle, width = gains.mean(axis=1), gains.std(axis=1, ddof=1)
         axis.plot(ranks, middle, marker="o", markersize=3, color=LOOKS[name], label=name)
         axis.fill_between(ranks, middle - width, middle + width, color=LOOKS[name], alpha=0.15)
     if all(len(each) for each in free):
-        paces = [compute_s(scaling, ranks) for ranks in sizes(scaling)]
+        paces = [compute_s(scaling, ranks) for ranks in SIZES[scaling]]
         bound = [(free[0] * paces[0] / (n * t)).mean() for n, t in zip(free, paces, strict=True)]
-        axis.plot(sizes(scaling), bound, "--", color="#777777", label="mini-batch, averages free")
+        axis.plot(SIZES[scaling], bound, "--", color="#777777", label="mini-batch, averages free")
     axis.axhline(1, color="#777777", linewidth=0.6)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
-    axis.set_xticks(sizes(scaling), map(str, sizes(scaling)))
+    axis.set_xticks(SIZES[scaling], map(str, SIZES[scaling]))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
@@ -346,8 +369,13 @@ def page(text: str, ledger: Ledger) -> str:
     for scaling in SCALINGS:
         tables[f"steps-{scaling}"] = count_rows(times, scaling)
         for label, allreduces in zip(("papers", "halving"), SETS.values(), strict=True):
-            tables[f"speed-{scaling}-{label}"] = speed_rows(times, scaling, allreduces)
+            most = SIZES[scaling][-1]
+            tables[f"speed-{scaling}-{label}"] = speed_rows(
+                times, scaling, allreduces, most, shown(scaling, most)
+            )
+    served = ["mini-batch", *SERVED]
     tables |= {
+        "served": speed_rows(times, "weak", SETS["halving-doubling"], MOST_SERVED, served),
         "spans": span_rows(times), "rates": rate_rows(ledger), "model": model_rows(),
         "clock": clock_rows(ledger),
         "check": check_rows(times),
