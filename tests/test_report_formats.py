@@ -44,6 +44,7 @@ def test_csv_is_one_table_and_keeps_notes_out_of_it(folder, capsys):
 
 def test_what_benchmarks_say_of_whom_to_use_is_a_table(tmp_path, monkeypatch, capsys):
     """And what is no table is none."""
+    monkeypatch.delenv("COLUMNS", raising=False)  # as of a pipe, not of a small terminal
     monkeypatch.chdir(tmp_path)
     of_rows = {"density": 0.1, "sparse": "gather", "sparse_s": 1e-3, "dense": "mpi",
                "dense_s": 2e-3, "ratio": 0.5, "ratio_low": 0.4, "ratio_high": 0.6,
