@@ -78,7 +78,14 @@ WIDE = {f"{name}, 32 workers": name for name in MAIN}
 SCALED = {f"{name}, 32 workers, 4 times the rate": name for name in MAIN}
 """The rates of 8 workers, and those times the samples of a step: linear scaling, with the rise of
 the one-cycle for a warm-up."""
-VARIANTS = DECOUPLED | WIDE | SCALED
+LONG = {f"{name}, 32 workers, {STEPS} steps": name for name in MAIN}
+"""The paper's workers and steps. Rates by the same rule at half the length, with one seed, from
+LONG_START, which lies between what 8 workers came to and what 32 did in `table_one`."""
+LONG_START = 0.08
+LONG_IN_TIME = {"mini-batch, 32 workers, 1486 steps": MAIN[0]}
+"""In the virtual time of DaSGD in LONG, at the rate tuned for that of full length."""
+MANY = WIDE | SCALED | LONG | LONG_IN_TIME
+VARIANTS = DECOUPLED | MANY
 
 
 def plain(name: str) -> str:
@@ -95,11 +102,13 @@ def options(name: str) -> dict[str, Any]:
 
 def ranks(name: str) -> int:
     """How many workers."""
-    return WIDE_RANKS if name in WIDE | SCALED else RANKS
+    return WIDE_RANKS if name in MANY else RANKS
 
 
 def length(name: str) -> int:
     """Steps of a result."""
+    if name in LONG_IN_TIME:
+        return IN_TIME["mini-batch, in DaSGD's time"]
     return WIDE_STEPS if name in WIDE | SCALED else IN_TIME.get(name, STEPS)
 
 
@@ -155,28 +164,38 @@ def best_outer(ledger: Ledger) -> str | None:
 
 def choosing(name: str, rate: float, steps: int) -> list[Cell]:
     """The runs that judge one rate: one at the screening, one for each tuning seed after it."""
-    seeds = TUNING[:1] if steps == SCREEN else TUNING
+    seeds = TUNING[:1] if steps == SCREEN or name in LONG else TUNING
     return [cell(name, rate, seed, steps) for seed in seeds]
 
 
 def settled(ledger: Ledger, name: str) -> tuple[list[float], float | None]:
     """(rates that are judged at half the length, the best of them once its neighbours are worse).
 
-    From the best of the screening and its neighbours.
+    From the best of the screening and its neighbours; in LONG, which is not screened, from
+    LONG_START.
     """
-    start = best(ledger, name, SCREEN)
+    start = LONG_START if name in LONG else best(ledger, name, SCREEN)
     if start is None:
         return [], None
     return settling.settled(start, lambda rate: tuning_loss(ledger, name, rate, SETTLE))
+
+
+def tuned_as(name: str) -> str:
+    """The name under which its rate was judged: its own, or that of what lends it a rate."""
+    if name == CORRECTED or name in FURTHER:
+        return "Local"
+    if name in LONG_IN_TIME:
+        return next(iter(LONG))
+    return name if name in LONG else plain(name)
 
 
 def wanted(ledger: Ledger, name: str, seeds: Sequence[int] = SEEDS) -> list[Cell]:
     """The runs that can be made now: screening, then settling, then results."""
     if name in DILOCO and (outer := best_outer(ledger)) != name:
         return [] if outer else [one for several in DILOCO for one in screening(several)]
-    untuned = name == CORRECTED or name in FURTHER
-    rates, rate = settled(ledger, "Local" if untuned else plain(name))
-    if name == plain(name) and not untuned:
+    tuned = tuned_as(name)
+    rates, rate = settled(ledger, tuned)
+    if name == tuned:
         if not rates:
             return screening(name)
         if rate is None:
@@ -203,7 +222,7 @@ def values(of: Cell) -> dict[str, Any]:
     varied = {"rate": of["rate"], "seed": of["seed"], "steps": steps, "evaluate_every": steps // 10}
     if name in DECOUPLED:
         varied["decoupled"] = True
-    if name in WIDE | SCALED:
+    if name in MANY:
         varied["step_time_s"] = WIDE_STEP_S
     return FIXED | options(name) | varied
 
