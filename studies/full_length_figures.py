@@ -13,6 +13,8 @@ from full_length import (
     DILOCO,
     FURTHER,
     IN_TIME,
+    LONG,
+    LONG_IN_TIME,
     MAIN,
     NAMES,
     RANKS,
@@ -46,6 +48,7 @@ LOOKS = {
 }  # fmt: skip
 SET_UP = f"resnet8 of width 8, {RANKS} virtual workers"
 FEWEST = 3  # seeds of what the page shows
+LONG_FIRST = next(iter(LONG))
 SHORT = "mini-batch, in DaSGD's time"
 COMPARED = (
     ("test accuracy, points", "test_accuracy", 100, 1), ("test loss", "test_loss", 1, 3),
@@ -64,7 +67,7 @@ def results(ledger: Ledger, names: Iterable[str] = NAMES) -> list[Group]:
 def rates(ledger: Ledger) -> list[Row]:
     """What each rate came to, at the lengths at which it was judged."""
     rows = []
-    for name in (*MAIN, *DILOCO):
+    for name in (*MAIN, *DILOCO, *LONG):
         tried = sorted(
             {line["cell"]["rate"] for line in ledger.lines.values() if line["cell"]["name"] == name}
         )
@@ -139,11 +142,13 @@ def named(groups_found: Iterable[Group]) -> dict[str, list[Row]]:
 
 def variants(ledger: Ledger) -> list[Row]:
     """What the kind of weight decay changes, and what lies between the algorithms in each variant;
-    of 32 workers too with mini-batch at the larger rate."""
+    of 32 workers also in DaSGD's time, and mini-batch at the larger rate."""
     found = named(results(ledger, [*MAIN, *VARIANTS]))
-    within = [pair for several in (DECOUPLED, WIDE, SCALED) for pair in versus(list(several))]
-    largest = next(iter(SCALED))
-    return compared(found, [*DECOUPLED.items(), *within, *((name, largest) for name in WIDE)])
+    kinds = DECOUPLED, LONG, WIDE, SCALED
+    within = [pair for several in kinds for pair in versus(list(several))]
+    in_time = [(name, short) for short in LONG_IN_TIME for name in LONG if name != LONG_FIRST]
+    largest = [(next(iter(SCALED)), next(iter(WIDE)))]
+    return compared(found, [*DECOUPLED.items(), *within, *in_time, *largest])
 
 
 def halfway(found: Mapping[str, list[Row]]) -> list[Row]:
