@@ -61,7 +61,7 @@ def test_nothing_is_done_when_nothing_is_asked_for():
 
 
 def test_a_users_mistakes():
-    with pytest.raises(UsageError, match=r"--augment 'blur': choose from none, rotate-zoom"):
+    with pytest.raises(UsageError, match=r"--augment 'blur': one of none, rotate-zoom"):
         augmentation("blur", 0)
     with pytest.raises(UsageError, match=r"--augment 'crop-flip': the data set synthetic has no"):
         build("crop-flip", 0, load("synthetic", samples=10))

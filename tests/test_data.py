@@ -105,7 +105,7 @@ def test_documents_have_zipfs_law_and_words_of_their_class():
     ("name", "path", "options", "message"),
     [
         ("documents", "somewhere", {}, "documents takes no path"),
-        ("imagenet", None, {}, "--data 'imagenet': choose from digits"),
+        ("imagenet", None, {}, "--data 'imagenet': one of digits"),
         ("digits", "somewhere", {}, "digits takes no path"),
         ("digits", None, {"held_back": 0.2}, "digits takes no held_back"),
         ("digits", None, {"samples": 0}, "samples of data set digits 0"),

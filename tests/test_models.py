@@ -293,7 +293,7 @@ def test_the_quadratics_noise_is_the_mean_of_the_batch():
 @pytest.mark.parametrize(
     ("name", "data", "options", "message"),
     [
-        ("cnnn", "digits", {}, "--model 'cnnn': choose from softmax, mlp"),
+        ("cnnn", "digits", {}, "--model 'cnnn': one of softmax, mlp"),
         ("mlp", "digits", {"hidden": ()}, "--hidden"),
         ("mlp", "digits", {"hidden": (4, 0)}, "--hidden '4,0'"),
         ("mlp", "noise", {}, "--data 'noise'"),

@@ -233,7 +233,7 @@ def test_steps_allocate_nothing_of_the_models_size():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("adam", {}, "--optimiser 'adam': choose from sgd, rmsprop"),
+        ("adam", {}, "--optimiser 'adam': one of sgd, rmsprop"),
         ("sgd", {"momentum": 1.0}, "--momentum 1.0"),
         ("sgd", {"momentum": -0.1}, "--momentum -0.1"),
         ("sgd", {"momentum": math.nan}, "--momentum nan"),
@@ -339,7 +339,7 @@ def test_exponential():
 @pytest.mark.parametrize(
     ("name", "rate", "count", "options", "message"),
     [
-        ("cosine", 0.1, 10, {}, "--schedule 'cosine': choose from constant"),
+        ("cosine", 0.1, 10, {}, "--schedule 'cosine': one of constant"),
         ("constant", math.nan, 10, {}, "--lr nan"),
         ("constant", math.inf, 10, {}, "--lr inf"),
         ("constant", -0.1, 10, {}, "--lr -0.1"),

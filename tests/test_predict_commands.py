@@ -270,5 +270,7 @@ def test_links_that_are_none_are_named(tmp_path):
     path.write_text('preset = "titanx-20g"\nbandwidth_Bps = -1\n')
     with pytest.raises(UsageError, match=rf"^--network '{path}': bandwidth_Bps -1: "):
         networks.find(str(path))
-    with pytest.raises(UsageError, match=r"^--network 'lap': choose from .*lab"):
+    with pytest.raises(
+        UsageError, match=r"^--network 'lap': choose from .*lab.*; did you mean lab\?$"
+    ):
         networks.find("lap")

@@ -66,7 +66,7 @@ def test_names_and_classes(name):
 
 
 def test_unknown_net():
-    with pytest.raises(UsageError, match="--net 'resnet5': choose from googlenet"):
+    with pytest.raises(UsageError, match="--net 'resnet5': one of googlenet"):
         nets.find("resnet5")
 
 

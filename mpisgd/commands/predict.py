@@ -15,7 +15,7 @@ from mpisgd.predict.costs import COSTS
 from mpisgd.predict.terms import glossary
 from mpisgd.store.target import check_not_read, check_target
 from mpisgd.values import quantities
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import among
 from mpisgd.values.tables import FORMATS, render
 
 DEFAULT_RANKS = "1,2,4,8,16,32,64,128,256"
@@ -101,8 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the prediction, and draw it if asked. Raises UsageError."""
-    if arguments.show not in VIEWS:
-        raise UsageError("--show", arguments.show, f"choose from {', '.join(VIEWS)}")
+    among("--show", arguments.show, VIEWS)
     if arguments.figure is not None:
         from mpisgd.predict import figures
 

@@ -24,7 +24,7 @@ from mpisgd.store import arrival
 from mpisgd.store.lock import save
 from mpisgd.store.target import check_apart, check_not_read, check_target, names
 from mpisgd.values import progress, quantities
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import UsageError, among
 from mpisgd.values.options import Kind, one_of
 from mpisgd.values.plugins import SYNTAX
 from mpisgd.values.schedules import build
@@ -130,8 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print one row for every algorithm, number of ranks and size. Raises UsageError."""
-    if arguments.format not in FORMATS:
-        raise UsageError("--format", arguments.format, f"one of {', '.join(FORMATS)}")
+    among("--format", arguments.format, FORMATS)
     written = _written(arguments)
     try:
         chosen, conditions = _network(arguments), _conditions(arguments)

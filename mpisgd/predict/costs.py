@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from allreduce.network import Network
 from mpisgd.predict.networks import Link, between, check, inside
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import among
 from mpisgd.values.quantities import LARGEST_BYTES, number, whole
 from mpisgd.values.registry import resolve
 
@@ -94,8 +94,7 @@ def counts(algorithm: str, ranks: int, rounding: str = "ceil") -> Counts:
     Raises UsageError for an unknown algorithm or rounding, or fewer than one rank.
     """
     form = resolve(COSTS, algorithm, "--allreduce")
-    if rounding not in ROUNDING:
-        raise UsageError("--rounding", rounding, f"choose from {', '.join(ROUNDING)}")
+    among("--rounding", rounding, ROUNDING)
     whole("ranks", ranks)
     power = 1 << (ranks.bit_length() - 1)
     if rounding == "fold" and algorithm in FOLDED and power != ranks:

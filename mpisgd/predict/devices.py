@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from allreduce import files
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import UsageError, among
 from mpisgd.values.quantities import number
 
 
@@ -47,16 +47,15 @@ def find(text: str, place: str = "--device") -> Device:
 
     Raises UsageError naming `place` for an unknown name or key, and for an unreadable file.
     """
-    if text in DEVICES:
-        return DEVICES[text]
     if text.endswith(".toml"):
         return _build({"name": Path(text).stem, **_read(text, place)}, f"{place} {text}")
     if "=" in text:
         pairs = [part.partition("=") for part in text.split(",")]
         return _build({key.strip(): value.strip() for key, _, value in pairs}, place)
-    if os.path.exists(text):
+    if text not in DEVICES and os.path.exists(text):
         raise UsageError(place, text, "must be a file that ends in .toml")
-    raise UsageError(place, text, f"a .toml file, key=value,..., or one of {', '.join(DEVICES)}")
+    among(place, text, DEVICES, "a .toml file, or key=value,...")
+    return DEVICES[text]
 
 
 def _build(values: Mapping[str, Any], place: str) -> Device:

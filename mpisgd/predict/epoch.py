@@ -21,7 +21,7 @@ from allreduce.pairs import partners
 from mpisgd.predict import partial
 from mpisgd.predict.paleo import FLOAT_BYTES, StepTime
 from mpisgd.training.effective import MERGES
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import UsageError, among
 from mpisgd.values.quantities import number, whole
 
 PAPER = ("minibatch", "minibatch-overlap", "local", "dasgd")
@@ -142,8 +142,7 @@ def check_quorum(quorum: str | int | None, workers: int) -> None:
 def check_merge(xi: float, merge: str) -> None:
     """UsageError for a share of the own parameters, or a merge, that there is not."""
     number("--xi", xi, high=1.0)
-    if merge not in MERGES:
-        raise UsageError("--merge", merge, f"choose from {', '.join(MERGES)}")
+    among("--merge", merge, MERGES)
 
 
 def iterations(samples: int, workers: int, local_batch: int) -> int:

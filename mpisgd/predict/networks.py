@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from allreduce.network import Network, NetworkError
+from allreduce.network import PRESETS, Network, NetworkError
 from allreduce.network import network as named
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import UsageError, among, nearest
 
 FASTEST_BPS = 1e15  # what a link without a limit counts as
 TOPOLOGIES = ("flat", "leader", "shared-nic")  # what they mean: terms.TERMS
@@ -45,10 +45,9 @@ def find(text: str, place: str = "--network") -> Network:
     try:
         return named(text)
     except NetworkError as error:
-        raise UsageError(place, text, error.reason) from None
+        raise UsageError(place, text, f"{error.reason}{nearest(text, PRESETS)}") from None
 
 
 def check(topology: str) -> None:
     """UsageError for one that there is not."""
-    if topology not in TOPOLOGIES:
-        raise UsageError("--topology", topology, f"choose from {', '.join(TOPOLOGIES)}")
+    among("--topology", topology, TOPOLOGIES)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from mpisgd.predict.devices import Device
 from mpisgd.predict.nets.language import Layer, parameters
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import among
 from mpisgd.values.quantities import number, whole
 
 FLOAT_BYTES = 4
@@ -113,8 +113,7 @@ def step_time(
     """
     whole("--batch", batch)
     number("--peak-share", peak_share, high=1.0, open_low=True)
-    if compute not in COMPUTE:
-        raise UsageError("--compute", compute, f"choose from {', '.join(COMPUTE)}")
+    among("--compute", compute, COMPUTE)
     peak = device.peak_GFLOPS * 1e9
     memory = device.bandwidth_GBps * GIGABYTE
     if compute == "flops":

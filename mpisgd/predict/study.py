@@ -14,7 +14,7 @@ from allreduce.network import Network
 from mpisgd.predict import costs, epoch, nets, networks, paleo, wires
 from mpisgd.predict.devices import Device
 from mpisgd.training.effective import DELAYED, KEEPING, effective_share
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import UsageError, among
 from mpisgd.values.quantities import number, whole
 
 SOURCE = "model"
@@ -58,12 +58,9 @@ class Study:
         whole("--samples", self.samples)
         networks.check(self.topology)
         epoch.check_merge(self.xi, self.merge)
-        if self.scaling not in SCALINGS:
-            raise UsageError("--scaling", self.scaling, f"choose from {', '.join(SCALINGS)}")
+        among("--scaling", self.scaling, SCALINGS)
         for name in self.algorithms:
-            if name not in epoch.ALGORITHMS:
-                known = ", ".join(epoch.ALGORITHMS)
-                raise UsageError("--algorithms", name, f"choose from {known}")
+            among("--algorithms", name, epoch.ALGORITHMS)
         if self.tau is not None:
             epoch.check_delay(self.tau, self.delay or 0)
         elif self.delay is not None:

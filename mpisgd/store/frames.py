@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpisgd.store.schema import LANES, NAMES, fields
-from mpisgd.values.errors import MissingExtra, UsageError
+from mpisgd.values.errors import MissingExtra, among
 
 if TYPE_CHECKING:
     from mpisgd.store.result import Result
@@ -55,8 +55,7 @@ def dataset(result: "Result", table: str) -> Any:
 
 def _columns(result: "Result", table: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The reported columns, codes as words, and their units."""
-    if table not in TABLES:
-        raise UsageError("table", table, f"one of {', '.join(TABLES)}")
+    among("table", table, TABLES)
     columns = dict(getattr(result, table).items()) or _empty(table)
     for name in CODES.keys() & columns.keys() if table == "events" else ():
         columns[name] = np.array(CODES[name])[columns[name]]

@@ -52,11 +52,19 @@ def affordable(option: str, value: object = None) -> Iterator[None]:
         raise UsageError(option, value, f"needs more memory than there is{why}") from None
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def among(place: str, name: object, known: Iterable[str], also: str = "") -> None:
+    """UsageError for a name that is not `known`; `also`: what else could have been given."""
+    known = list(known)
+    if name not in known:
+        more = f", or {also}" if also else ""
+        raise UsageError(place, name, f"one of {', '.join(known)}{more}{nearest(name, known)}")
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
     """`; did you mean X?` for the name in `known` that `name` looks like, "" if there is none."""
     from difflib import get_close_matches
 
-    found = get_close_matches(name, list(known), n=1, cutoff=0.7)
+    found = get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from operator import index
 from typing import Any, NamedTuple
 
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import UsageError, nearest
 from mpisgd.values.units import LONGEST_S, parse_size, plain, seconds
 
 LARGEST = 2**63 - 1  # whole number, where no other bound is named
@@ -16,10 +16,12 @@ class TooLarge(ValueError):
 
 
 class Kind(NamedTuple):
-    """How a value is read: `parse` returns it or raises ValueError; `allowed` says what may be."""
+    """How a value is read: `parse` returns it or raises ValueError; `allowed` says what may be,
+    `names` which words."""
 
     allowed: str
     parse: Callable[[Any], Any]
+    names: tuple[str, ...] = ()
 
     def read(self, place: str, value: Any) -> Any:
         """The value; UsageError naming `place` if it is not allowed."""
@@ -30,7 +32,8 @@ class Kind(NamedTuple):
         except TooLarge:
             raise UsageError(place, value, f"{self.allowed}, at most {LARGEST}") from None
         except (ValueError, TypeError, OverflowError):
-            raise UsageError(place, value, self.allowed) from None
+            close = nearest(value, self.names)
+            raise UsageError(place, value, f"{self.allowed}{close}") from None
 
 
 def whole(low: int, high: int | None = None) -> Kind:
@@ -105,7 +108,7 @@ def one_of(names: Iterable[str]) -> Kind:
         _require(value in known)
         return value
 
-    return Kind(f"one of {', '.join(known)}", parse)
+    return Kind(f"one of {', '.join(known)}", parse, known)
 
 
 def wholes(low: int, high: int | None = None) -> Kind:

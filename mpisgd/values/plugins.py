@@ -115,7 +115,7 @@ def kind(registry: str, table: Iterable[str], suffix: str = "") -> Kind:
         return value
 
     also = f"FILE{suffix}, {SYNTAX}" if suffix else SYNTAX
-    return Kind(f"one of {', '.join(known)}, or {also}", parse)
+    return Kind(f"one of {', '.join(known)}, or {also}", parse, known)
 
 
 def is_known(registry: str, name: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mpisgd.values import options
-from mpisgd.values.errors import UsageError
+from mpisgd.values.errors import UsageError, among
 from mpisgd.values.units import parse_size
 
 # Beyond these no quantity of a computer lies, and the arithmetic of a model stays finite.
@@ -79,8 +79,7 @@ def choices(place: str, text: str, known: Iterable[str]) -> list[str]:
         return names
     chosen = [name.strip() for name in text.split(",")]
     for name in chosen:
-        if name not in names:
-            raise UsageError(place, name, f"choose from all, {', '.join(names)}")
+        among(place, name, ["all", *names])
     return list(dict.fromkeys(chosen))
 
 
