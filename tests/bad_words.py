@@ -341,6 +341,9 @@ OTHERS = [
     ("calibrate --repetitions 1", ["--repetitions", "'1'", "6..100000"]),
     ("calibrate --batches 0", ["--batches", "'0'", "whole numbers >= 1"]),
     ("train --tua 4", ["--tua", "did you mean --tau?"]),
+    ("train --algorithm gosip", ["--algorithm 'gosip'", "did you mean gossip?"]),
+    ("train --virtual 2 --network lap", ["--network 'lap'", "did you mean lab?"]),
+    ("predict --scaling wek", ["--scaling 'wek'", "did you mean weak?"]),
     ("train --schedul=constant", ["--schedul", "did you mean --schedule?"]),
     ("bench allreduce --size 4", ["--size", "did you mean --sizes?"]),
 ]
