@@ -5,8 +5,8 @@ folder with `cifar10` in it), keeps one line for each finished run in
 results/study-pixelcnn/runs.jsonl, and skips those.
 
 The set-up of Chen et al. 2016 (arXiv 1604.00981) at small size: RMSProp, four images a worker, one
-worker alone, 8 of which one is a backup, and 8 asynchronous ones, with 10 servers. After equally
-many gradients, whoever computes them: bits per dimension over updates and time.
+worker alone, 8 and 16 of which one is a backup, and as many asynchronous ones, with 10 servers.
+After equally many gradients, whoever computes them: bits per dimension over updates and time.
 """
 
 if __name__ == "__main__":
@@ -51,10 +51,20 @@ FIXED = {
 ALGORITHMS: dict[str, tuple[dict[str, Any], int, float]] = {
     "serial": ({"algorithm": "minibatch"}, 1, 3.2e-3),
     "sync, 7 + 1": ({"algorithm": "backup", "backups": 1}, 8, 1.28e-2),
+    "sync, 15 + 1": ({"algorithm": "backup", "backups": 1}, 16, 2.56e-2),
     "async, 8": ({"algorithm": "async"}, 8, 8e-4),
+    "async, 16": ({"algorithm": "async"}, 16, 4e-4),
 }
 COLUMNS = ("loss", "time_s", "samples_used")  # of a run's end, in summary.csv
-COLOURS = {"serial": "#888888", "sync, 7 + 1": "#228833", "async, 8": "#ccbb44"}
+PAIRS = (
+    *((name, "serial") for name in list(ALGORITHMS)[1:]),
+    ("async, 8", "sync, 7 + 1"), ("async, 16", "sync, 15 + 1"),
+    ("sync, 15 + 1", "sync, 7 + 1"), ("async, 16", "async, 8"),
+)  # fmt: skip
+COLOURS = {
+    "serial": "#888888", "sync, 7 + 1": "#228833", "sync, 15 + 1": "#4477aa",
+    "async, 8": "#ccbb44", "async, 16": "#ee6677",
+}  # fmt: skip
 
 
 def reduced(path: str) -> tuple[Dataset, Dataset]:
@@ -145,9 +155,7 @@ def outcomes(ledger: Ledger) -> list[Row]:
 
 def differences(ledger: Ledger) -> list[Row]:
     """Bits at the end, seed by seed."""
-    alone, together, apart = ALGORITHMS
-    pairs = [(together, alone), (apart, alone), (apart, together)]
-    found = [(one, other, results(ledger, one), results(ledger, other)) for one, other in pairs]
+    found = [(one, other, results(ledger, one), results(ledger, other)) for one, other in PAIRS]
     return [
         {"bits per dimension": f"{one} less {other}"} | difference(here, there, "loss", 1, 3)
         for one, other, here, there in found

@@ -36,9 +36,8 @@ from mpisgd.predict.devices import DEVICES
 Cell = Mapping[str, Any]
 
 RANKS = (1, 4, 16, 64, 256)
-SIZES = {"weak": RANKS, "strong": RANKS[:-1]}
 WEAK_BATCH, STRONG_BATCH = 8, 1024  # samples of a worker's step; of all workers' together
-SCALINGS = tuple(SIZES)
+SCALINGS = ("weak", "strong")
 TAU = 4
 DASGD = {"algorithm": "dasgd", "tau": TAU}
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -290,7 +289,7 @@ def train(ledger: Ledger, scaling: str, dataset: Dataset, names: Sequence[str]) 
     def one(of: Cell) -> dict[str, Any]:
         return run_train(of, dataset)
 
-    for ranks in SIZES[scaling]:
+    for ranks in RANKS:
         for name in trained(scaling, ranks):
             while name in names and (found := settled(ledger, scaling, name, ranks))[1] is None:
                 run_missing([cell(scaling, name, ranks, r, TUNING) for r in found[0]], ledger, one)

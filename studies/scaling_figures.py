@@ -23,7 +23,6 @@ from scaling import (
     SCALINGS,
     SEEDS,
     SERVED,
-    SIZES,
     TARGETS,
     TIMED,
     TIMED_LIKE,
@@ -122,7 +121,7 @@ def count_rows(times: Times, scaling: str) -> list[Row]:
             continue
         for target in TARGETS:
             row: Row = {"algorithm": name, "to": f"{target:.0%}"}
-            for ranks in SIZES[scaling]:
+            for ranks in RANKS:
                 if name not in shown(scaling, ranks) or (ranks == 1 and name != "mini-batch"):
                     continue
                 found = times.steps(scaling, name, ranks, target)
@@ -153,7 +152,7 @@ def winner_rows(times: Times, target: float) -> list[Row]:
     one that missed the target in the longest run could still be quicker."""
     rows: list[Row] = []
     for scaling in SCALINGS:
-        for ranks in SIZES[scaling][1:]:
+        for ranks in RANKS[1:]:
             for label, allreduces in SETS.items():
                 row: Row = {"scaling": scaling, "workers": ranks, "all-reduce": label}
                 for link in NETWORKS:
@@ -206,7 +205,7 @@ def rate_rows(ledger: Ledger) -> list[Row]:
     for scaling in SCALINGS:
         for name in shown(scaling):
             row: Row = {"scaling": scaling, "algorithm": name}
-            for ranks in SIZES[scaling] if name not in LIKE else ():
+            for ranks in RANKS if name not in LIKE else ():
                 if name in trained(scaling, ranks):
                     row[f"{ranks} worker" + "s" * (ranks > 1)] = _rates(
                         ledger, scaling, name, ranks
@@ -295,7 +294,7 @@ def lines(
     """(algorithm, workers, speed-ups [workers, seed]) as far as all seeds came to the target."""
     for name in names:
         ranks, found = [1], [np.ones(len(SEEDS))]
-        for count in SIZES[scaling][1:]:
+        for count in RANKS[1:]:
             if name not in shown(scaling, count):
                 continue
             seconds = times.best(scaling, name, count, link, allreduces, MAIN)
@@ -326,7 +325,7 @@ def figure(times: Times, scaling: str) -> Any:
     axes = drawn.subplots(len(rows), len(NETWORKS), sharex=True, sharey=True, squeeze=False)
     what = "8 samples a worker" if scaling == "weak" else f"{batch('strong', 1)} samples a step"
     drawn.suptitle(f"How much sooner {MAIN:.0%} is reached than by one worker: {what}")
-    free = [times.steps(scaling, "mini-batch", ranks, MAIN) for ranks in SIZES[scaling]]
+    free = [times.steps(scaling, "mini-batch", ranks, MAIN) for ranks in RANKS]
     for row, (label, allreduces, names) in zip(axes, rows, strict=True):
         for axis, link in zip(row, NETWORKS, strict=True):
             _panel(axis, lines(times, scaling, names, allreduces, link), scaling, free)
@@ -347,13 +346,13 @@ def _panel(
         axis.plot(ranks, middle, marker="o", markersize=3, color=LOOKS[name], label=name)
         axis.fill_between(ranks, middle - width, middle + width, color=LOOKS[name], alpha=0.15)
     if all(len(each) for each in free):
-        paces = [compute_s(scaling, ranks) for ranks in SIZES[scaling]]
+        paces = [compute_s(scaling, ranks) for ranks in RANKS]
         bound = [(free[0] * paces[0] / (n * t)).mean() for n, t in zip(free, paces, strict=True)]
-        axis.plot(SIZES[scaling], bound, "--", color="#777777", label="mini-batch, averages free")
+        axis.plot(RANKS, bound, "--", color="#777777", label="mini-batch, averages free")
     axis.axhline(1, color="#777777", linewidth=0.6)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
-    axis.set_xticks(SIZES[scaling], map(str, SIZES[scaling]))
+    axis.set_xticks(RANKS, map(str, RANKS))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
@@ -369,7 +368,7 @@ def page(text: str, ledger: Ledger) -> str:
     for scaling in SCALINGS:
         tables[f"steps-{scaling}"] = count_rows(times, scaling)
         for label, allreduces in zip(("papers", "halving"), SETS.values(), strict=True):
-            most = SIZES[scaling][-1]
+            most = RANKS[-1]
             tables[f"speed-{scaling}-{label}"] = speed_rows(
                 times, scaling, allreduces, most, shown(scaling, most)
             )
