@@ -7,13 +7,15 @@ Asynchronous updates against synchronous ones with backups, 53, 106 and 212 work
 37 servers, after Chen et al. 2016 (arXiv 1604.00981), Section 4.2: epochs and hours to a target. A
 small network learns; steps take Inception's time, and a message that of Inception's share. Cells of
 part `epochs` learn with one server and letters that take no time, cells of part `time` take the
-seconds of a few steps with all servers, cells of part `whole` do both at once.
+seconds of a few steps with all servers, cells of part `whole` do both at once. The last two are of
+ranks that share the ports of machines of eight; with `, own` after the part each rank has a port.
 """
 
 if __name__ == "__main__":
     import one_thread  # noqa: F401 - before anything imports NumPy
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,6 +47,7 @@ KINDS = ("backup", "async")
 NAMES = [f"{kind}, {workers}" for workers in SERVERS for kind in KINDS]
 MEMORY = 0.05  # of the run, which the moving average looks back
 CLUSTER = "eth20-pcie3"
+SHARED, OWN = "", ", own"  # ranks in order on machines of eight, or each on a machine of its own
 OURS = 784 * UNITS + UNITS + UNITS * 10 + 10
 INCEPTION = parameters(nets.layers("inception3"))
 FIXED = {
@@ -66,14 +69,18 @@ def judged_by(dataset: Dataset, images: int) -> Dataset:
     return replace(dataset, test_inputs=inputs, test_targets=targets)
 
 
-def scaled() -> str:
+def scaled(ports: str) -> str:
     """CLUSTER, so much slower that our network's messages take as long there as Inception's do on
-    CLUSTER itself."""
+    CLUSTER itself. Ports SHARED: machines of eight ranks in order, so that the first machines have
+    all servers; OWN: every rank has a machine, and so no server shares its port with another."""
     found = network(CLUSTER)
-    named = {
+    if ports == OWN:
+        found = found.with_(ranks_per_node=1, uplink_Bps=math.inf)
+    named: dict[str, float] = {
         key: getattr(found, key) * OURS / INCEPTION
         for key in ("bandwidth_Bps", "uplink_Bps", "node_bandwidth_Bps")
     }
+    named["ranks_per_node"] = found.ranks_per_node
     pairs = ",".join(f"{key}={value:.6g}" for key, value in named.items())
     return f"preset={CLUSTER},name=inception-scaled,{pairs}"
 
@@ -110,15 +117,15 @@ def wanted(ledger: Ledger, name: str) -> list[Cell]:
     return [cell("epochs", name, rate, seed) for seed in SEEDS]
 
 
-def timed(name: str) -> list[Cell]:
+def timed(name: str, ports: str) -> list[Cell]:
     """The runs of part `time`: the rate changes nothing in them."""
-    return [cell("time", name, 0.0, seed) for seed in FEW]
+    return [cell("time" + ports, name, 0.0, seed) for seed in FEW]
 
 
-def whole(ledger: Ledger) -> list[Cell]:
+def whole(ledger: Ledger, ports: str) -> list[Cell]:
     """The runs of part `whole`: the least number of workers, the first seed."""
     found = [(name, rate_of(ledger, name)[1]) for name in NAMES[: len(KINDS)]]
-    return [cell("whole", name, rate, SEEDS[0]) for name, rate in found if rate is not None]
+    return [cell("whole" + ports, name, rate, SEEDS[0]) for name, rate in found if rate is not None]
 
 
 def steps_of(name: str) -> int:
@@ -136,8 +143,14 @@ def values(of: Cell) -> dict[str, Any]:
     given |= {"ema": significant(1 - 1 / (MEMORY * updates))}
     given |= {"backups": BACKUPS[workers]} if kind == "backup" else {}
     if of["part"] != "epochs":
-        given |= {"network": scaled(), "servers": SERVERS[workers]}
-    return given | ({"steps": TIMED, "evaluate_every": 0} if of["part"] == "time" else {})
+        ports = OWN if of["part"].endswith(OWN) else SHARED
+        given |= {"network": scaled(ports), "servers": SERVERS[workers]}
+    return given | ({"steps": TIMED, "evaluate_every": 0} if is_timed(of) else {})
+
+
+def is_timed(of: Cell) -> bool:
+    """Of part `time`, whatever the ports."""
+    return str(of["part"]).startswith("time")
 
 
 COLUMNS = ("step", "time_s", "samples_used", "samples_computed", "loss", "ema_loss", "ema_accuracy")
@@ -147,11 +160,11 @@ def run_cell(of: Cell, datasets: tuple[Dataset, Dataset]) -> dict[str, Any]:
     """What the ledger keeps of one run: of tuning seeds evaluations on the validation samples, of
     the others on the test samples, which choose nothing."""
     dataset = datasets[0 if of["seed"] in TUNING else 1]
-    if of["part"] == "time":
+    if is_timed(of):
         dataset = judged_by(dataset, 1)
     run = Run(values(of), split(of["name"])[1], dataset)
     failure = run.finish()
-    columns = run.columns(*(COLUMNS[:2] if of["part"] == "time" else COLUMNS))
+    columns = run.columns(*(COLUMNS[:2] if is_timed(of) else COLUMNS))
     result: dict[str, Any] = dict(columns)
     if failure:
         result["failure"] = failure
@@ -169,8 +182,9 @@ def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
         return run_cell(of, datasets)
 
     run_wanted(NAMES, lambda name: wanted(ledger, name), ledger, one)
-    run_missing([of for name in NAMES for of in timed(name)], ledger, one)
-    run_missing(whole(ledger), ledger, one)
+    for ports in (OWN, SHARED):
+        run_missing([of for name in NAMES for of in timed(name, ports)], ledger, one)
+        run_missing(whole(ledger, ports), ledger, one)
 
 
 def main() -> int:

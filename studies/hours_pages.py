@@ -10,9 +10,11 @@ from hours import (
     EPOCHS,
     KINDS,
     NAMES,
+    OWN,
     SAMPLES,
     SEEDS,
     SERVERS,
+    SHARED,
     TUNING,
     cell,
     gradients,
@@ -30,6 +32,7 @@ Row = dict[str, Any]
 Line = dict[str, Any]
 
 TARGETS = (0.85, 0.88, 0.90)  # the first since not all come to the others, see the page
+PORTS = {OWN: "its own", SHARED: "one of eight ranks"}
 COLOURS = {"backup": "#228833", "async": "#ccbb44"}
 
 
@@ -51,9 +54,9 @@ def steps_to(line: Line, target: float, column: str = "step") -> float:
     return float(np.interp(target, accuracy[at], places[at]))
 
 
-def step_s(ledger: Ledger, name: str) -> list[float]:
+def step_s(ledger: Ledger, name: str, ports: str = OWN) -> list[float]:
     """Seconds of a step with all servers, a value for each seed."""
-    lines = [ledger[of] for of in timed(name) if of in ledger]
+    lines = [ledger[of] for of in timed(name, ports) if of in ledger]
     return [line["time_s"][-1] / line["step"][-1] for line in lines]
 
 
@@ -63,8 +66,8 @@ def epochs_to(line: Line, target: float) -> float:
     return steps_to(line, target) * used / SAMPLES
 
 
-def minutes_to(ledger: Ledger, name: str, line: Line, target: float) -> float:
-    return steps_to(line, target) * spread(step_s(ledger, name))[0] / 60
+def minutes_to(ledger: Ledger, name: str, line: Line, target: float, ports: str = OWN) -> float:
+    return steps_to(line, target) * spread(step_s(ledger, name, ports))[0] / 60
 
 
 def outcomes(ledger: Ledger) -> list[Row]:
@@ -102,19 +105,34 @@ def differences(ledger: Ledger) -> list[Row]:
     rows = []
     for workers in SERVERS:
         names = [f"{kind}, {workers}" for kind in KINDS[::-1]]
-        seconds = [step_s(ledger, name) for name in names]
         pairs = list(zip(*(results(ledger, name) for name in names), strict=False))
-        if not pairs or not all(seconds):
+        if not pairs:
             continue
         row: Row = {"workers": workers}
         for target in TARGETS:
             epochs = [epochs_to(x, target) / epochs_to(y, target) for x, y in pairs]
             row[f"epochs to {target:.0%}, async over backup"] = _reached(epochs, 2)
-            paced = spread(seconds[0])[0] / spread(seconds[1])[0]
-            minutes = [paced * steps_to(x, target) / steps_to(y, target) for x, y in pairs]
-            row[f"minutes to {target:.0%}, async over backup"] = _reached(minutes, 2)
         points = [100 * (last(x, "ema_accuracy") - last(y, "ema_accuracy")) for x, y in pairs]
         rows.append(row | {"points at the end": banded(points, 2)})
+    return rows
+
+
+def minutes(ledger: Ledger) -> list[Row]:
+    """Async's minutes over those of backups, seed by seed, for each kind of ports."""
+    rows = []
+    for workers in SERVERS:
+        names = [f"{kind}, {workers}" for kind in KINDS[::-1]]
+        pairs = list(zip(*(results(ledger, name) for name in names), strict=False))
+        for ports, whose in PORTS.items():
+            seconds = [step_s(ledger, name, ports) for name in names]
+            if not pairs or not all(seconds):
+                continue
+            paced = spread(seconds[0])[0] / spread(seconds[1])[0]
+            row: Row = {"workers": workers, "a rank's port is": whose}
+            for target in TARGETS:
+                ratios = [paced * steps_to(x, target) / steps_to(y, target) for x, y in pairs]
+                row[f"minutes to {target:.0%}, async over backup"] = _reached(ratios, 2)
+            rows.append(row)
     return rows
 
 
@@ -122,14 +140,15 @@ def paces(ledger: Ledger) -> list[Row]:
     """What a step takes with all servers and Inception's messages."""
     rows = []
     for name in NAMES:
-        lines = [ledger[of] for of in timed(name) if of in ledger]
-        if lines:
+        for ports, whose in PORTS.items():
+            seconds, count = step_s(ledger, name, ports), gradients(name)
+            if not seconds:
+                continue
             kind, workers = split(name)
-            seconds = step_s(ledger, name)
-            count = gradients(name)
             rows.append({
                 "workers": workers, "servers": SERVERS[workers], "algorithm": kind,
-                "seconds a step": banded(seconds, 3), "gradients used a step": count,
+                "a rank's port is": whose, "seconds a step": banded(seconds, 3),
+                "gradients used a step": count,
                 "gradients a second": banded([count / s for s in seconds], 1),
             })  # fmt: skip
     return rows
@@ -138,15 +157,15 @@ def paces(ledger: Ledger) -> list[Row]:
 def checks(ledger: Ledger) -> list[Row]:
     """Runs that learn with all servers and letters at once, beside the same in two parts."""
     rows = []
-    for of in whole(ledger):
+    for ports, of in ((one, of) for one in PORTS for of in whole(ledger, one)):
         parted = cell("epochs", of["name"], of["rate"], of["seed"])
         if of not in ledger or parted not in ledger:
             continue
-        row: Row = {"algorithm": of["name"]}
+        row: Row = {"algorithm": of["name"], "a rank's port is": PORTS[ports]}
         for target in TARGETS:
             seconds = steps_to(ledger[of], target, "time_s")
             row[f"minutes to {target:.0%}, at once"] = f"{seconds / 60:.2f}"
-            told = minutes_to(ledger, of["name"], ledger[parted], target)
+            told = minutes_to(ledger, of["name"], ledger[parted], target, ports)
             row[f"in two parts, {target:.0%}"] = f"{told:.2f}"
         rows.append(row)
     return rows
@@ -188,7 +207,8 @@ def figure(ledger: Ledger) -> Any:
 def page(text: str, ledger: Ledger) -> str:
     """The page `text` with its tables from the ledger."""
     tables = {
-        "outcomes": outcomes(ledger), "differences": differences(ledger), "paces": paces(ledger),
+        "outcomes": outcomes(ledger), "differences": differences(ledger),
+        "minutes": minutes(ledger), "paces": paces(ledger),
         "checks": checks(ledger), "rates": rates(ledger), "made": cost(ledger),
     }  # fmt: skip
     return fill_all(text, tables)
