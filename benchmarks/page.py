@@ -55,10 +55,10 @@ other in both. What explains the errors:
 - two messages that leave one host at once share its wire, as TCP streams do: on wires that serve
   one message after the other a tree of 8 hosts would take two thirds of its time;
 - eight ranks share two cores, and are late: eight hosts were measured at 50 Mbit/s;
-- butterfly and halving-doubling are slower than simulated, from 1 MiB on by up to a fifth, tree and
+- butterfly and halving-doubling are slower than simulated, from 1 MiB on by up to 28 %, tree and
   ring are not: the machine's TCP used BBR. Hosts of the lab use reno since, see below;
 - over TCP MPICH through UCX sends messages above 1 MiB only one way at a time once ranks do not
-  come together: butterfly and halving-doubling take up to twice the simulated time. Through
+  come together: butterfly and halving-doubling take up to 2.2 times the simulated time. Through
   libfabric, which the lab uses (`MPIR_CVAR_CH4_NETMOD=ofi`), they go both ways.
 """
 MODEL_HEAD = """
