@@ -129,6 +129,8 @@ def test_what_varies_is_the_decay_or_the_workers_at_the_rate_of_the_rest():
     from full_length import (
         BATCH,
         DECOUPLED,
+        LONG,
+        LONG_IN_TIME,
         RANKS,
         SCALED,
         STEPS,
@@ -142,7 +144,7 @@ def test_what_varies_is_the_decay_or_the_workers_at_the_rate_of_the_rest():
     from mpisgd.experiment.experiment import Experiment
 
     ledger = Ledger(ROOT / "results" / "study-full-length" / "runs.jsonl")
-    for name, plain in VARIANTS.items():
+    for name, plain in (DECOUPLED | WIDE | SCALED).items():
         one, (whole, *_) = wanted(ledger, name)[0], wanted(ledger, plain)
         differ = {key for key, value in values(one).items() if values(whole).get(key) != value}
         Experiment.read(values(one))
@@ -153,7 +155,13 @@ def test_what_varies_is_the_decay_or_the_workers_at_the_rate_of_the_rest():
         assert 0 <= STEPS * BATCH * RANKS - samples < BATCH * ranks(name)  # equally many
         assert differ == {"steps", "evaluate_every", "step_time_s", *["rate"] * (name in SCALED)}
         assert one["rate"] / whole["rate"] == (ranks(name) / RANKS if name in SCALED else 1)
-    assert {*WIDE, *SCALED, *DECOUPLED} == {*VARIANTS}
+    for name, plain in LONG.items():  # at rates of their own
+        one, whole = wanted(ledger, name)[0], wanted(ledger, plain)[0]
+        differ = {key for key, value in values(one).items() if values(whole).get(key) != value}
+        assert differ - {"rate"} == {"step_time_s"}
+    (name,) = LONG_IN_TIME
+    assert wanted(ledger, name)[0]["rate"] == wanted(ledger, next(iter(LONG)))[0]["rate"]
+    assert {*WIDE, *SCALED, *DECOUPLED, *LONG, *LONG_IN_TIME} == {*VARIANTS}
 
 
 def test_pairs_are_with_the_first_and_with_the_second():
