@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from command import Ledger, add_mnist, groups, run_missing, study
-from pages import fill_all, if_all, plus_minus, publish, reached
+from pages import fill_all, if_all, last, plus_minus, publish, reached
 from runs import Run, made_with, parts, significant, spread
 
 from mpisgd import data
@@ -178,15 +178,10 @@ def label(cell: Cell) -> str:
     return f"DaSGD d={cell['delay']} xi={cell['xi']:g}"
 
 
-def last(line: Row, name: str) -> float:
-    """A column's value at the last step; NaN for a run that stopped before it."""
-    return math.nan if "failure" in line else line["evaluations"][name][-1]
-
-
-def summary(ledger: Ledger, name: str) -> list[Row]:
-    """One row for each cell of a part."""
+def summary(ledger: Ledger, name: str, cells: list[Cell]) -> list[Row]:
+    """One row for each cell of the part `name`."""
     rows = []
-    for cell, lines in groups(ledger, part(name)):
+    for cell, lines in groups(ledger, cells):
         row = {"part": name, **cell, "label": label(cell), "seeds": len(lines)}
         row["stopped_early"] = sum("failure" in line for line in lines)
         row["steps"] = lines[0]["steps"]
@@ -312,6 +307,8 @@ def step_times(ledger: Ledger) -> list[Row]:
 
 def page(text: str, ledger: Ledger) -> str:
     """The page `text` with its tables from the ledger."""
+    import mnist_own_rates as own
+
     chosen = best(ledger)
     at_common = [cell for cell in part("rates") if cell["rate"] == COMMON_RATE]
     tables = {
@@ -327,33 +324,44 @@ def page(text: str, ledger: Ledger) -> str:
         "batch": ablation(ledger, "batch", "batch"),
         "large": outcomes(ledger, "large"),
     }
-    return fill_all(text, tables)
+    return fill_all(text, tables | own.tables(ledger))
 
 
 def write(folder: Path) -> None:
     """summary.csv, the page's tables, and all figures that the ledger has runs for."""
+    import mnist_own_rates as own
     from mnist_figures import FIGURES
 
-    publish(
-        folder, page, lambda ledger: [r for name in PARTS for r in summary(ledger, name)], FIGURES
-    )
+    def rows(ledger: Ledger) -> list[Row]:
+        found = [row for name in PARTS for row in summary(ledger, name, part(name))]
+        return found + summary(ledger, "own", own.cells(ledger))
+
+    publish(folder, page, rows, FIGURES | {"own": own.figure})
 
 
 def add(options: argparse.ArgumentParser) -> None:
     add_mnist(options)
     options.add_argument(
-        "--limit", type=float, default=2100.0, help="seconds of a core for all runs"
+        "--limit", type=float, default=2100.0, help="seconds of a core for all but `own`"
     )
-    options.add_argument("--parts", help="parts to run, as in grid,rates [all]")
+    options.add_argument("--parts", nargs="*", choices=[*PARTS, "own"], help="what to run [all]")
 
 
 def run(arguments: argparse.Namespace, ledger: Ledger) -> None:
-    """The parts asked for, or all in the order of their table; then the times of steps."""
+    """The parts asked for, or all in the order of their table; the times of steps; own rates."""
+    import mnist_own_rates as own
+
     datasets = load(arguments.data)
-    names = list(PARTS) if arguments.parts is None else arguments.parts.split(",")
-    cells = [cell for name in names for cell in part(name)]
-    run_missing(cells, ledger, lambda cell: run_cell(cell, datasets), arguments.limit)
+
+    def one(cell: Cell) -> Row:
+        return run_cell(cell, datasets)
+
+    names = arguments.parts or [*PARTS, "own"]
+    cells = [cell for name in names if name != "own" for cell in part(name)]
+    run_missing(cells, ledger, one, arguments.limit)
     run_missing(timed_cells(), ledger, lambda cell: time_cell(cell, datasets[0]))
+    if "own" in names:
+        own.run(ledger, one)
 
 
 def main() -> int:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 from command import Ledger, groups
-from mnist import DELAYS, PROPORTIONS, TARGETS, Row, best, label, last, part
-from pages import BLUES, COLOURS, MARKERS, family, legend, panels
+from mnist import DELAYS, PROPORTIONS, TARGETS, Row, best, label, part
+from pages import BLUES, COLOURS, MARKERS, family, last, legend, panels
 from runs import spread
 
 from mpisgd.training.effective import effective_steps

@@ -135,10 +135,11 @@ def if_all(values: Sequence[float], digits: int, who: str = " seeds did") -> str
 
 
 def last(line: Row, name: str) -> float:
-    """A column's value at the last step; NaN for a run that stopped before it."""
+    """A column's value at the last step; NaN for a run that stopped before it. Some ledgers keep
+    their evaluations in a field of their own."""
     if "failure" in line:
         return math.nan
-    return line[name] if name.startswith("test") else line[name][-1]
+    return line[name] if name.startswith("test") else line.get("evaluations", line)[name][-1]
 
 
 def best_rate(ledger: Ledger, cells: Iterable[Cell]) -> float | None:

@@ -110,6 +110,32 @@ def test_the_best_rate_is_chosen_on_validation_loss_and_never_one_that_failed(tm
     assert len(lines) == 3
 
 
+def test_own_rates_are_settled_on_seeds_that_no_result_uses(tmp_path):
+    from command import Ledger
+    from mnist_own_rates import OWN_SEEDS, TUNING, ablation, finished, rates, run, settings
+
+    def run_cell(cell):
+        """The best of 32 workers is 0.8 with tau 1, 0.2 with 4; a rate four times that fails."""
+        best = 0.8 / cell.get("tau", 4) * cell["ranks"] / 32
+        line = {"evaluations": {"loss": [9.0, 0.1 + abs(math.log2(cell["rate"] / best))]}}
+        return line | ({"failure": "not finite"} if cell["rate"] >= 4 * best else {})
+
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    assert not rates(ledger)
+    run(ledger, run_cell)
+    for one in settings():
+        rate, lines = finished(ledger, one)
+        assert rate == 0.8 / one.get("tau", 4) * one["ranks"] / 32
+        assert [line["cell"]["seed"] for line in lines] == list(OWN_SEEDS)
+    assert not set(OWN_SEEDS) & set(TUNING)
+    told = ablation(ledger, "tau")[0]
+    assert told == {"algorithm": "Local", "at": "own rate"} | {
+        f"tau {tau}": f"0.100 ± 0.000 ({0.8 / tau:g})" for tau in (1, 2, 4, 8)
+    }
+    assert len(rates(ledger)) == len(settings())
+    assert "0.8: not finite" in rates(ledger)[0]["loss at each rate"]
+
+
 def test_a_page_shows_the_tables_it_has_marks_for():
     from pages import fill, markdown, plus_minus
 
