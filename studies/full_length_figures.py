@@ -147,8 +147,8 @@ def variants(ledger: Ledger) -> list[Row]:
     kinds = DECOUPLED, LONG, WIDE, SCALED
     within = [pair for several in kinds for pair in versus(list(several))]
     in_time = [(name, short) for short in LONG_IN_TIME for name in LONG if name != LONG_FIRST]
-    largest = [(next(iter(SCALED)), next(iter(WIDE)))]
-    return compared(found, [*DECOUPLED.items(), *within, *in_time, *largest])
+    scaled = zip(SCALED, WIDE, strict=True)
+    return compared(found, [*DECOUPLED.items(), *within, *in_time, *scaled])
 
 
 def halfway(found: Mapping[str, list[Row]]) -> list[Row]:
