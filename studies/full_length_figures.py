@@ -48,7 +48,6 @@ LOOKS = {
 }  # fmt: skip
 SET_UP = f"resnet8 of width 8, {RANKS} virtual workers"
 FEWEST = 3  # seeds of what the page shows
-LONG_FIRST = next(iter(LONG))
 SHORT = "mini-batch, in DaSGD's time"
 COMPARED = (
     ("test accuracy, points", "test_accuracy", 100, 1), ("test loss", "test_loss", 1, 3),
@@ -146,7 +145,12 @@ def variants(ledger: Ledger) -> list[Row]:
     found = named(results(ledger, [*MAIN, *VARIANTS]))
     kinds = DECOUPLED, LONG, WIDE, SCALED
     within = [pair for several in kinds for pair in versus(list(several))]
-    in_time = [(name, short) for short in LONG_IN_TIME for name in LONG if name != LONG_FIRST]
+    in_time = [
+        (name, short)
+        for short in LONG_IN_TIME
+        for name in LONG
+        if LONG[name] != LONG_IN_TIME[short]
+    ]
     scaled = zip(SCALED, WIDE, strict=True)
     return compared(found, [*DECOUPLED.items(), *within, *in_time, *scaled])
 

@@ -100,12 +100,17 @@ def _reached(values: list[float], digits: int) -> str:
     return banded(values, digits)
 
 
+def versus(ledger: Ledger, workers: int) -> list[tuple[Line, Line]]:
+    """(async's line, that of backups) of each seed that both have."""
+    apart, together = (results(ledger, f"{kind}, {workers}") for kind in ("async", "backup"))
+    return list(zip(apart, together, strict=False))
+
+
 def differences(ledger: Ledger) -> list[Row]:
     """Async over backups at each number of workers, seed by seed: ratios, and points at the end."""
     rows = []
     for workers in SERVERS:
-        names = [f"{kind}, {workers}" for kind in KINDS[::-1]]
-        pairs = list(zip(*(results(ledger, name) for name in names), strict=False))
+        pairs = versus(ledger, workers)
         if not pairs:
             continue
         row: Row = {"workers": workers}
@@ -117,14 +122,13 @@ def differences(ledger: Ledger) -> list[Row]:
     return rows
 
 
-def minutes(ledger: Ledger) -> list[Row]:
+def minute_ratios(ledger: Ledger) -> list[Row]:
     """Async's minutes over those of backups, seed by seed, for each kind of ports."""
     rows = []
     for workers in SERVERS:
-        names = [f"{kind}, {workers}" for kind in KINDS[::-1]]
-        pairs = list(zip(*(results(ledger, name) for name in names), strict=False))
+        pairs = versus(ledger, workers)
         for ports, whose in PORTS.items():
-            seconds = [step_s(ledger, name, ports) for name in names]
+            seconds = [step_s(ledger, f"{kind}, {workers}", ports) for kind in ("async", "backup")]
             if not pairs or not all(seconds):
                 continue
             paced = spread(seconds[0])[0] / spread(seconds[1])[0]
@@ -208,7 +212,7 @@ def page(text: str, ledger: Ledger) -> str:
     """The page `text` with its tables from the ledger."""
     tables = {
         "outcomes": outcomes(ledger), "differences": differences(ledger),
-        "minutes": minutes(ledger), "paces": paces(ledger),
+        "minutes": minute_ratios(ledger), "paces": paces(ledger),
         "checks": checks(ledger), "rates": rates(ledger), "made": cost(ledger),
     }  # fmt: skip
     return fill_all(text, tables)

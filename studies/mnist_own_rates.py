@@ -6,7 +6,7 @@ validation loss at the last step of runs whose seeds no result uses. `python stu
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from settling import judged, mean_loss, run_wanted, table
 
 TUNING, OWN_SEEDS = (101, 102), (1, 2, 3, 4, 5)
 XI = 0.25
+Point = tuple[float, float, float]
 
 # Each axis: the field that varies, its name on the page, and the cells.
 AXES: dict[str, tuple[str, list[Cell]]] = {
@@ -130,10 +131,9 @@ def ablation(ledger: Ledger, varied: str) -> list[Row]:
         name, column = kind(one, varied), f"{heading} {one.get(varied, 'none')}"
         if varied in ("delay", "xi") and varied not in one:
             continue
-        for which in ("own rate", f"rate {COMMON_RATE}"):
-            own = which == "own rate"
-            lines = common(ledger, one) if not own else found[1] if found else []
-            text = _told(lines) + (f" ({found[0]:g})" if own and found else "")
+        own = f"{_told(found[1])} ({found[0]:g})" if found else "not run"
+        told = {"own rate": own, f"rate {COMMON_RATE}": _told(common(ledger, one))}
+        for which, text in told.items():
             rows.setdefault(name + which, {"algorithm": name, "at": which})[column] = text
     return list(rows.values())
 
@@ -177,19 +177,17 @@ def figure(ledger: Ledger) -> Any:
     if not cells(ledger):
         return None
     drawn, axes = panels(
-        len(AXES), "98,304 samples: each at its own rate (lines), at 0.1 (dashes)", 2.8
+        len(AXES), f"98,304 samples: each at its own rate (lines), at {COMMON_RATE} (dashes)", 2.8
     )
     for one, (varied, (heading, chosen)) in zip(axes, AXES.items(), strict=True):
-        for style, source in (("-", finished), ("--", lambda x, y: (0.1, common(x, y)))):
-            curves: dict[str, list[tuple[float, float, float]]] = {}
-            for cell in map(setting, chosen):
-                found = source(ledger, cell)
-                if found and found[1] and (varied in cell or style == "-"):
-                    point = spread([last(line, "loss") for line in found[1]])
-                    curves.setdefault(family(label(cell)), []).append(
-                        (cell.get(varied, math.nan), *point)
-                    )
-            for name, points in curves.items():
+        own = [
+            (cell, found[1]) for cell in map(setting, chosen) if (found := finished(ledger, cell))
+        ]
+        at_common = [
+            (cell, common(ledger, cell)) for cell in map(setting, chosen) if varied in cell
+        ]
+        for style, drawn_so in (("-", own), ("--", at_common)):
+            for name, points in _curves(drawn_so, varied).items():
                 _draw(one, name, points, style)
         one.set_xlabel(heading)
         one.set_ylim(0.1, 0.45)
@@ -202,7 +200,18 @@ def figure(ledger: Ledger) -> Any:
     return drawn
 
 
-def _draw(axes: Any, name: str, points: list[tuple[float, float, float]], style: str) -> None:
+def _curves(found: Iterable[tuple[Cell, list[Row]]], varied: str) -> dict[str, list[Point]]:
+    """(the field that varies, mean, deviation) of the settings that have runs, by algorithm."""
+    curves: dict[str, list[Point]] = {}
+    for cell, lines in found:
+        if lines:
+            mean, deviation = spread([last(line, "loss") for line in lines])
+            point = cell.get(varied, math.nan), mean, deviation
+            curves.setdefault(family(label(cell)), []).append(point)
+    return curves
+
+
+def _draw(axes: Any, name: str, points: list[Point], style: str) -> None:
     """A curve, or where nothing varies a level."""
     x, mean, deviation = zip(*points, strict=True)
     if math.isnan(x[0]):
